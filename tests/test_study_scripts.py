@@ -17,7 +17,7 @@ from byte_tokenizer import byte_tokenizer
 from docs_scripts import DOCS, module
 from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
 from safetensors.numpy import load_file
-from scipy.stats import spearmanr, ttest_ind
+from scipy.stats import sem, spearmanr, t, ttest_ind
 
 import adapter_probe as ap
 
@@ -150,6 +150,10 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
             own = found.loc[(measure, of, method), "share"]
             np.testing.assert_allclose(own[[*"0123"]], costs / costs.sum(), atol=2e-4)
             assert own["centre"] == pytest.approx(costs @ range(4) / costs.sum(), abs=1e-3, nan_ok=True)
+        centre = found.loc[("kl", "alone", method, "centre")]
+        over_seeds = t.ppf(0.975, 1) * sem([one.to_numpy() @ range(4) / one.sum() for one in singles])
+        assert centre["ci_high"] - centre["share"] > over_seeds - 1e-3
+        assert centre["share"] - centre["ci_low"] > over_seeds - 1e-3
     centres = found.xs("centre", level="layer")["share"]
     for row in pd.read_csv(tmp_path / "out" / "centres.csv").itertuples():
         one, other = (centres[row.measure, row.of, name] for name in (row.method_a, row.method_b))

@@ -22,12 +22,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from map_ranks import within
-from map_record import DRAWS, Map, Means, of_file, of_folders, parts
+from map_record import Map, Means, of_file, of_folders, parts
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import average_ablations
 from adapter_probe.analysis.deltas import intact_row, removed_row, row_scores
+from adapter_probe.analysis.sweeps import half_width
 from adapter_probe.figures.levels import draw_colorbar
 from adapter_probe.figures.span_grid import Grid, draw, published_grid, scale_of
 from adapter_probe.metrics import to_points
@@ -47,33 +48,43 @@ def shares(found: np.ndarray) -> np.ndarray:
     return np.concatenate([share, (share @ np.arange(found.shape[-1]))[..., None]], axis=-1)
 
 
-def resampled(drawn: np.ndarray) -> np.ndarray:
-    """Mean parts ``[2, draws, layers]`` of ``[seeds, 2, draws, layers]``, with seeds drawn again as well.
+def ends(point: np.ndarray, of_seeds: float | np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of 95% intervals over seeds and examples, as those of a mean over seeds (`over_seeds`).
 
-    The deviations of seeds are scaled as in `ap.average`.
+    Args:
+        of_seeds: the half-width over seeds.
+        drawn: on resamples of the examples, ``[draws, ...]``.
     """
-    n = len(drawn)
-    weights = np.random.default_rng(1).multinomial(n, np.full(n, 1 / n), size=DRAWS) / n
-    centre = drawn.mean(axis=0)
-    return centre + np.sqrt(n / max(1, n - 1)) * (np.einsum("ds,spdl->pdl", weights, drawn) - centre)
+    low, high = np.nanquantile(drawn, [0.025, 0.975], axis=0)
+    below, above = np.maximum(point - low, 0), np.maximum(high - point, 0)
+    return point - np.hypot(of_seeds, below), point + np.hypot(of_seeds, above)
+
+
+def reach(*seeds: np.ndarray) -> float:
+    """The half-width over seeds of a mean or of a difference of two; 0 with one seed, which says nothing."""
+    return 0.0 if min(map(len, seeds)) < 2 else half_width([(1.0, own, len(own)) for own in seeds])
 
 
 def share_rows(methods: dict[str, list[Means]], n_layers: int, n: int) -> tuple[list[dict], list[dict]]:
     """Rows of `shares.csv` and of `centres.csv`, from the means of every seed by method, on n examples."""
     rows, differences = [], []
-    point, draws = {}, {}
+    point, alone, draws = {}, {}, {}
     for method, seeds in methods.items():
         point[method] = shares(parts(np.mean([own.mean for own in seeds], axis=0), n_layers))
-        draws[method] = shares(resampled(np.stack([own.drawn for own in seeds])))
+        alone[method] = shares(parts(np.stack([own.mean for own in seeds]), n_layers))  # [2, seeds, ...]
+        draws[method] = shares(np.mean([own.drawn for own in seeds], axis=0))
     for i, of in enumerate(SHARES):
         for method, seeds in methods.items():
-            low, high = np.nanquantile(draws[method][i], [0.025, 0.975], axis=0)
+            of_seeds = np.array([reach(own) for own in alone[method][i].T])
+            bounds = ends(point[method][i], of_seeds, draws[method][i])
             names = ("layer", "share", "ci_low", "ci_high", "n_seeds", "n_examples")
-            for values in zip([*range(n_layers), "centre"], point[method][i], low, high):
+            for values in zip([*range(n_layers), "centre"], point[method][i], *bounds):
                 rows.append({"method": method, "of": of} | dict(zip(names, (*values, len(seeds), n))))
         for a, b in combinations(methods, 2):
-            low, high = np.nanquantile(draws[a][i, :, -1] - draws[b][i, :, -1], [0.025, 0.975])
-            pair = {"method_a": a, "method_b": b, "of": of, "difference": point[a][i, -1] - point[b][i, -1]}
+            apart = point[a][i, -1] - point[b][i, -1]
+            of_seeds = reach(alone[a][i, :, -1], alone[b][i, :, -1])
+            low, high = ends(apart, of_seeds, draws[a][i, :, -1] - draws[b][i, :, -1])
+            pair = {"method_a": a, "method_b": b, "of": of, "difference": apart}
             differences.append(pair | {"ci_low": low, "ci_high": high})
     return rows, differences
 

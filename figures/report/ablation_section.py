@@ -158,6 +158,7 @@ def average_study(
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
         ("key-badge estimate", words.best_span),
+        ("key-badge bound", "the same by the 95% bound"),
         ("key-seed", "single studies (on the card)"),
     ]
     tiles = [] if wording.is_distance(words.metric) else [("intact", score_range(record), "")]

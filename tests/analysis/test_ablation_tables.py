@@ -251,6 +251,17 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     assert names(found.warning, "not better", "most frequent")
 
 
+def test_six_of_six_right_are_no_proof_against_the_commonest_class(make_results):
+    """Three of the six are right by guessing, too; three of three by chance have a p of 0.25."""
+    labels = np.array([0, 1, 0, 1, 0, 1])
+    outputs = np.tile(np.eye(2, dtype=np.float32)[labels], (4, 1, 1))
+    outputs[1:] = outputs[1:, :, ::-1]
+    results = changed(make_results(2, n_examples=6, n_labels=2), outputs=outputs, scored_with=labels)
+    tables = ablation_tables(results)
+    assert tables.chance_p == pytest.approx(0.25)
+    assert "not better than" in summarise(results, tables).warning
+
+
 def test_a_little_better_than_the_commonest_class_is_not_beyond_it(judged):
     found = judged([43, 50, 41, 20])
     assert summarise(found, ablation_tables(found)).warning is not None

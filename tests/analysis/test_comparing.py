@@ -45,6 +45,37 @@ def test_the_interval_of_a_mean_is_that_over_seeds_and_examples(seeds):
         assert not found.spans["significant"].any()  # of which two or three seeds so far apart say little
 
 
+@pytest.mark.parametrize(("n", "lost", "p"), [(300, 4, 0.125), (300, 6, 0.03125), (2, 2, 0.5)])
+def test_a_difference_of_few_examples_has_the_sign_test(make_results, n, lost, p):
+    first = make_results(2, n_examples=n, n_labels=2)
+    right = np.tile(np.eye(2, dtype=np.float32)[first.scored_with], (len(first.masks), 1, 1))
+    worse = right.copy()
+    worse[1:, :lost] = 1 - worse[1:, :lost]
+    one, other = (changed(first, outputs=own, identity={"seed": i}) for i, own in enumerate((right, worse)))
+    spans = compare_ablations(one, other).spans
+    assert spans["p_value"].tolist() == pytest.approx([p] * 3)
+    assert ((spans["ci_low_points"] > 0) == (p < 0.05)).all()
+
+
+def test_the_bounds_of_chosen_means_are_those_of_each_level(seeds):
+    """Of two layers: each alone at 2.5 %, both together at 5 %, and a span is as bad as what is inside it."""
+    for n in (2, 3):
+        spans = average_ablations(seeds[:n]).spans.set_index(["first", "last"])
+        changes = np.stack([(one.outputs.argmax(-1) == one.scored_with).astype(float) for one in seeds[:n]])
+        changes = 100 * (changes[:, 1:] - changes[:, :1])
+        of_seeds, of_examples = changes.mean(axis=2), changes.mean(axis=0)
+        order = [tuple(span) for span in seeds[0].spans.tolist()[1:]]
+        level = np.array([0.05 if first < last else 0.025 for first, last in order])
+        reach = np.hypot(
+            stats.t.ppf(1 - level, n - 1) * stats.sem(of_seeds),
+            stats.norm.ppf(1 - level) * stats.sem(of_examples, axis=1),
+        )
+        low = dict(zip(order, of_seeds.mean(axis=0) - reach))
+        low[0, 1] = min(low.values())
+        for span, bound in low.items():
+            assert spans.loc[span, "bound_low_points"] == pytest.approx(bound, abs=1.0), span
+
+
 def test_the_interval_of_a_difference_is_that_of_paired_examples(seeds):
     """Against the normal approximation of the mean of what each example loses more in one than the other."""
     losses = [(one.outputs[1:].argmax(-1) != one.scored_with).astype(float) for one in seeds[1:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, multinomial, ttest_1samp
 from tiers import slow_unless
 
-from adapter_probe.analysis.resampling import Draws, draw_weights
+from adapter_probe.analysis.attribution import shares
+from adapter_probe.analysis.resampling import Draws, draw_scores, draw_weights
 from adapter_probe.analysis.significance import exact_end, holm, interval, over_seeds, p_values, sign_test
 
 
@@ -129,6 +131,114 @@ def test_few_texts_are_never_significant():
         unbounded = draws_of(values, most=np.inf)
         for found in (p_values(unbounded), *interval(unbounded)):
             assert np.isnan(found).all() == (n < 6)
+
+
+def change_of(metric: str, kind: str, predictions: np.ndarray, scored_with: np.ndarray, units=None) -> Draws:
+    """What is known of the change of the second row of predictions against the first."""
+    units = np.arange(len(scored_with)) if units is None else units
+    study = SimpleNamespace(
+        metric=metric, kind=kind, taken_by_metric=predictions, scored_with=scored_with, units=units,
+        label_names=("a", "b"), settings={},
+    )  # fmt: skip
+    return draw_scores([study]).changes([1], 0)
+
+
+ONES = np.ones(300, dtype=np.int64)
+RIGHT = np.ones(300)
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "right", "labels", "size"),
+    [
+        ("accuracy", "classification", ONES, ONES, 1.0),
+        ("acc_norm", "causal", ONES, ONES, 1.0),
+        ("text_match", "causal", 1 - ONES, 1 - ONES, 1.0),  # 0 is right
+        ("exact_match", "extractive", RIGHT, np.arange(300), 1.0),
+        ("token_accuracy", "causal", 10 * ONES, 10 * ONES, 0.1),
+        ("recall@10", "ranking", RIGHT, ONES, 1.0),
+        ("pairwise_accuracy", "pairwise", RIGHT, ONES, 1.0),
+        ("pairwise_accuracy", "pairwise", RIGHT, ONES, 0.5),  # from right to tied
+    ],
+)
+@pytest.mark.parametrize(("lost", "p"), [(4, 0.125), (5, 0.0625), (6, 0.03125)])
+def test_every_share_of_right_answers_is_exact(metric, kind, right, labels, size, lost, p):
+    """4 of 300 lost, with a p of 0.125 by the binomial test, whatever is counted as an answer."""
+    fewer = right.copy()
+    step = {"token_accuracy": -1, "text_match": 1}.get(metric, -size)
+    fewer[:lost] += np.asarray(step).astype(right.dtype)
+    change = change_of(metric, kind, np.stack([right, fewer]), labels)
+    assert p_values(change)[0] == pytest.approx(p)
+    (low,), (high,) = interval(change)
+    exact = ends(lost, 0, 300)
+    assert (low, high) == pytest.approx((100 * size * exact[0], 100 * size * exact[1]))
+    assert (high < 0) == (p < 0.05)
+
+
+@pytest.mark.parametrize("metric", ["f1", "mcc", "macro_f1"])
+def test_few_changes_of_functions_of_counts_say_no_more_than_mcnemar(metric):
+    """5 of 300 lost, all one way, which has a p of 0.06 at the least; two of two have 0.5."""
+    labels = np.arange(300) % 2
+    for n, lost in ((300, 5), (2, 2)):
+        worse = labels[:n].copy()
+        worse[:lost] = 1 - worse[:lost]
+        change = change_of(metric, "classification", np.stack([labels[:n], worse]), labels[:n])
+        assert p_values(change)[0] > 0.05, n
+        (low,), (high,) = interval(change)
+        assert low < 0 <= high, n
+
+
+def test_two_paragraphs_that_lose_a_question_each_are_two_units():
+    paragraphs, right = np.arange(40) // 20, np.ones((2, 40), np.float32)
+    right[1, [0, 20]] = 0
+    change = change_of("exact_match", "extractive", right, paragraphs, paragraphs)
+    assert p_values(change)[0] == pytest.approx(0.5)
+    (low,), (high,) = interval(change)
+    assert low <= -5.0
+    assert high > 0
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_no_draw_of_a_correlation_is_undefined(metric):
+    """Of four equal values and two others, 9 % of resamples are constant, but no weight is 0."""
+    labels = np.array([0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
+    change = change_of(metric, "regression", np.stack([labels, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]]), labels)
+    assert np.isfinite(change.samples).all()
+    assert np.isfinite(interval(change)).all()
+    # What is undefined without a single example says nothing of others.
+    labels = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+    change = change_of(metric, "regression", np.stack([labels, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]]), labels)
+    assert np.isnan([*interval(change), p_values(change)]).all()
+
+
+def test_shares_of_few_changes_are_covered():
+    """Three layers, every span with the same drop of few examples."""
+    first, last = np.triu_indices(3)
+    missed, generator = [], np.random.default_rng(0)
+
+    def parts(own: np.ndarray) -> np.ndarray:
+        grid = np.zeros((*own.shape[:-1], 3, 3))
+        grid[..., first, last] = -own
+        return shares(grid)
+
+    for _ in range(150):
+        lost = generator.random((100, 6)) < 0.02
+        low, high = interval(draws_of(-100.0 * lost, n_draws=1000).map(parts))
+        truth = parts(np.full(6, -2.0))
+        assert (high > low).all()
+        missed.append(((truth < low) | (truth > high)).mean())
+    assert np.mean(missed) < 0.05
+
+
+@pytest.mark.parametrize("tail", [1.0, 1.25, 1.5])
+def test_losses_with_heavy_tails_are_covered(tail):
+    """Of 30 texts whose losses are lognormal; a quantile of plain weights misses 12 % and more of them."""
+    generator = np.random.default_rng(0)
+    values = np.exp(tail * generator.normal(size=(30, 3000))) - np.exp(tail**2 / 2)
+    drawn = draws_of(-values, most=np.inf, n_draws=1000)
+    low, high = interval(drawn)
+    assert ((low > 0) | (high < 0)).mean() <= 0.07
+    plain = np.quantile(drawn.samples, [0.025, 0.975], axis=0)
+    assert ((plain[0] > 0) | (plain[1] < 0)).mean() > 0.12
 
 
 def test_an_interval_excludes_0_where_p_is_small():
