@@ -106,5 +106,5 @@ def _reading(summary: AblationSummary, heatmap: str) -> str:
     if span:
         layers = plain_text(layers_text(span.first, span.last))
         price = drop_text(-span.delta_points, summary.metric)
-        lines.append(f"The longest span that costs at most one point is {layers}: {price}.")
+        lines.append(f"The longest span that costs at most one point by the estimate is {layers}: {price}.")
     return " ".join(lines)

@@ -116,7 +116,7 @@ def mean_over_tasks(scores: Sequence[np.ndarray]) -> tuple[float, float, float]:
         scores: scores of every seed, a task each.
     """
     mean = float(np.mean([own.mean() for own in scores]))
-    reach = half_width([(1 / len(scores), own, len(own)) for own in scores])
+    reach = half_width([(1 / len(scores), own) for own in scores])
     return mean, mean - reach, mean + reach
 
 

@@ -183,10 +183,10 @@ def interquartile_interval(
 ) -> tuple[float, float, float]:
     """The interquartile mean over tasks and seeds of scores minus a reference, with its 95% interval.
 
-    Its variance is that of a trimmed mean, from winsorised scores within each task, of which those that are
-    not cut off count for the degrees of freedom, and that of the tasks' mean references. The squares of the
-    half-widths of both, see `half_width`, are added, since either may have few degrees. NaN where a task has
-    one score or one reference; of the reference itself it is 0 to 0.
+    Its variance is that of a trimmed mean, from winsorised scores within each task, and that of the tasks'
+    mean references. The squares of the half-widths of both, see `half_width`, are added, since either may
+    have few degrees of freedom. NaN where a task has one score or one reference; of the reference itself it
+    is 0 to 0.
     Sources: Agarwal et al. 2021 (arXiv 2108.13264), section 4; Tukey and McLaughlin 1963, Sankhya A 25.
 
     Args:
@@ -198,33 +198,34 @@ def interquartile_interval(
     cut = len(pooled) // 4
     low, high = pooled[cut], pooled[len(pooled) - cut - 1]
     mean, left = float(interquartile_mean(pooled)), len(pooled) - 2 * cut
-    parts: tuple[list[tuple[float, np.ndarray, int]], ...] = ([], [])
+    winsorised: list[tuple[float, np.ndarray]] = []
+    references: list[tuple[float, np.ndarray]] = []
     for own, other, differences in zip(scores, reference, apart):
         if not np.array_equal(own, other):
             inside = int(((differences >= low) & (differences <= high)).sum())
-            parts[0].append((len(own) / left, np.clip(differences, low, high), max(inside, 2)))
-            parts[1].append((inside / left, other, len(other)))
-    reach = float(np.hypot(*map(half_width, parts)))
+            winsorised.append((len(own) / left, np.clip(differences, low, high)))
+            references.append((inside / left, other))
+    reach = float(np.hypot(half_width(winsorised), half_width(references)))
     return mean, mean - reach, mean + reach
 
 
-def half_width(parts: Sequence[tuple[float, np.ndarray, int]]) -> float:
+def half_width(parts: Sequence[tuple[float, np.ndarray]]) -> float:
     """Half of the 95% interval of a weighted sum of means, by Student's t with Satterthwaite's degrees.
 
     By simulation it covers at least 94% even where one of the means has nearly all of the variance.
     Source: Satterthwaite 1946, Biometrics Bulletin 2.
 
     Args:
-        parts: weight and values of each mean, and the number of values that count for the degrees of freedom.
+        parts: weight and values of each mean.
 
     Returns:
         NaN where a mean is of one value.
     """
     special = import_needed("scipy.special")
-    if any(len(values) < 2 for _, values, _ in parts):
+    if any(len(values) < 2 for _, values in parts):
         return np.nan
-    squares = np.array([weight**2 * values.var(ddof=1) / len(values) for weight, values, _ in parts])
-    degrees = np.array([count - 1 for *_, count in parts])
+    squares = np.array([weight**2 * values.var(ddof=1) / len(values) for weight, values in parts])
+    degrees = np.array([len(values) - 1 for _, values in parts])
     total = squares.sum()
     if total == 0:
         return 0.0

@@ -216,7 +216,7 @@ class Prune(
     )  # fmt: skip
     basis: Basis = setting(
         "estimate",
-        "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
+        "whether the measured drop has to be within, or a one-sided 95% bound that allows for the choice.",
     )
     ablation: Ablation | str | Path | None = setting(
         None, "results folder of the ablation whose drops are held against the tolerance; by default the one "

@@ -62,7 +62,7 @@ def ends(point: np.ndarray, of_seeds: float | np.ndarray, drawn: np.ndarray) -> 
 
 def reach(*seeds: np.ndarray) -> float:
     """The half-width over seeds of a mean or of a difference of two; 0 with one seed, which says nothing."""
-    return 0.0 if min(map(len, seeds)) < 2 else half_width([(1.0, own, len(own)) for own in seeds])
+    return 0.0 if min(map(len, seeds)) < 2 else half_width([(1.0, own) for own in seeds])
 
 
 def share_rows(methods: dict[str, list[Means]], n_layers: int, n: int) -> tuple[list[dict], list[dict]]:

@@ -13,7 +13,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.resampling import draw_scores, draw_weights, weighted_scorer
+from adapter_probe.analysis.resampling import draw_scores, draw_weights
+from adapter_probe.analysis.weighted_scores import weighted_scorer
 
 
 def results_of(metric: str, n_examples: int = 90, n_labels: int = 2, kind: str = "") -> AblationResults:
@@ -165,12 +166,12 @@ def test_questions_on_a_paragraph_have_one_weight():
 
 @pytest.mark.parametrize("metric", ["accuracy", "mcc", "spearman", "squad_f1"])
 def test_the_seed_and_nothing_else_decides(monkeypatch, metric):
-    import adapter_probe.analysis.resampling as resampling
+    from adapter_probe.analysis import resampling, weighted_scores
 
     results = results_of(metric)
     first = draw_scores([results], 100, seed=5)
     monkeypatch.setattr(resampling, "_CHUNK_VALUES", 7 * 90)  # chunks of seven resamples
-    monkeypatch.setattr(resampling, "_RANKED_VALUES", 3 * 90)
+    monkeypatch.setattr(weighted_scores, "_RANKED_VALUES", 3 * 90)
     again = draw_scores([results], 100, seed=5)
     for name in ("samples", "added", "values"):
         np.testing.assert_allclose(getattr(again, name), getattr(first, name), rtol=0, atol=1e-9)

@@ -184,7 +184,7 @@ def test_the_interval_of_the_aggregate_is_students_of_winsorised_scores():
     assert inside == {"a": 3, "b": 1}
     own = [(len(one) / 4 * stats.sem(np.clip(one, low, high))) ** 2 for one in apart.values()]
     reference = [(inside[task] / 4 * stats.sem(100 * np.array(full[task]))) ** 2 for task in full]
-    for squares, degrees in ((np.array(own), [2, 1]), (np.array(reference), [2, 1])):
+    for squares, degrees in ((np.array(own), [4, 2]), (np.array(reference), [2, 1])):
         own_degrees = squares.sum() ** 2 / (squares**2 / degrees).sum()
         halves.append(stats.t.ppf(0.975, own_degrees) * squares.sum() ** 0.5)
     reach = np.hypot(*halves)

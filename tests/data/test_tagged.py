@@ -10,7 +10,8 @@ import pytest
 from refusals import naming
 
 import adapter_probe as ap
-from adapter_probe.analysis.resampling import draw_weights, weighted_scorer
+from adapter_probe.analysis.resampling import draw_weights
+from adapter_probe.analysis.weighted_scores import weighted_scorer
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import label_sets
 from adapter_probe.data.readers import read_rows
