@@ -157,8 +157,7 @@ def average_study(
         facts["significance"] = significance(frame)
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
-        ("key-badge estimate", words.best_span),
-        ("key-badge bound", "the same by the 95% bound"),
+        *_badges(frame, words),
         ("key-seed", "single studies (on the card)"),
     ]
     tiles = [] if wording.is_distance(words.metric) else [("intact", score_range(record), "")]
@@ -280,8 +279,12 @@ def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
     """What the marks mean that the drawings themselves do not explain."""
     if span_order(frame) is not None:
         return [("key-dashes", f"tolerated {words.drop}")]
-    best = ("key-badge estimate", words.best_span)
-    keys = [_single(frame), ("key-stairs", f"tolerated {words.drop}"), best]
+    return [_single(frame), ("key-stairs", f"tolerated {words.drop}"), *_badges(frame, words)]
+
+
+def _badges(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
+    """The marks of the best span by the estimate and, where there is one, by the bound."""
+    keys = [("key-badge estimate", words.best_span)]
     return keys + ([("key-badge bound", "the same by the 95% bound")] if "bound_low_points" in frame else [])
 
 
