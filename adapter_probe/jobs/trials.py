@@ -122,7 +122,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             refuse_unfit(last[1].base, request.method, task)
             fit.add(case)
         if untrained:
-            warn_of_untrained_pooler(request, base.n_layers)
+            warn_of_untrained_pooler(request, base.n_layers, in_study=True)
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
         yield Trial(trial_id(identity), settled, request.settings.n_steps(n_train), identity, n_examples)

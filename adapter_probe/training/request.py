@@ -166,19 +166,18 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     return TrainingInputs(base, splits, objective, limit, fingerprints)
 
 
-def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
+def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int, in_study: bool = False) -> None:
     """Warn that the base's pooler was never trained, if the method keeps it frozen.
 
     Args:
         request: a training whose base has such a pooler; see `has_untrained_pooler`.
+        in_study: whether it is a trial of a study, whose commands have no option for adapters' poolers.
     """
     method = request.method
     if method.trains("pooler", n_layers, n_layers):
         return
-    options = {
-        Adapters: "give `train` the option --train-pooler, or ",
-        PeftMethod: "add modules_to_save=pooler to the method, or ",
-    }
+    options = {PeftMethod: "add modules_to_save=pooler to the method, or "}
+    options |= {} if in_study else {Adapters: "train it too (--train-pooler), or "}
     warnings.warn(
         f"the pooler of base {request.base} has never been trained (all its biases are zero), and methods "
         f"that keep it frozen learn slowly or stay at the majority class; {options.get(type(method), '')}use "

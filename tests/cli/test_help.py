@@ -50,6 +50,27 @@ def test_options_of_an_ablation_are_grouped():
     assert found["Arguments"][0][0] == "CHECKPOINT"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_stand_in_the_order_of_need(name):
+    """Data and metric first; no option is explained by a later one, or by one that the command lacks."""
+    context = typer.Context(COMMANDS[name], info_name=f"adapter-probe {name}")
+    found = records(COMMANDS[name], context)
+    optional = [syntax for syntax, text in found.get("Data", []) if not text.endswith("[required]")]
+    needed = [flag for flag in ("--data", "--metric") if any(one.startswith(f"{flag} ") for one in optional)]
+    assert [re.match("--[a-z-]+", one)[0] for one in optional[: len(needed)]] == needed
+    seen = set()
+    for syntax, text in (row for rows in found.values() for row in rows):
+        own = set(re.findall("--[a-z][a-z-]*", syntax))
+        assert set(re.findall("--[a-z][a-z-]*", text)) <= seen | own, (syntax, text)
+        seen |= own
+
+
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"ablate", "strength", "ranks", "compare", "demo"}))
+def test_nothing_is_called_switched_off_where_nothing_is(name):
+    page = COMMANDS[name].get_help(typer.Context(COMMANDS[name], info_name=f"adapter-probe {name}"))
+    assert not re.search(r"switch\w*\s+(\w+\s+)?off", page)
+
+
 def test_missing_folders_are_refused_before_anything_is_loaded(tmp_path):
     names = ("ablate", "inspect", "prune", "convert", "compare", "figures", "report", "suite")
     asked = [[name, "missing", *FURTHER.get(name, [])] for name in names]
