@@ -139,7 +139,7 @@ def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry
     ax.set_axisbelow(True)
     ax.grid(True, axis="y", **style.grid_props())
     ax.grid(False, axis="x")
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # as many in any height, none with halves
+    ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))  # as many in any height
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)

@@ -28,6 +28,7 @@ from .markup import Html, joined, json_for_html, plain, tag
 from .span_section import MapStudy, content, section
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+_MOST_IN_TITLE = 3  # kinds of studies
 
 Reported = ReportedAblation | AverageRecord | ComparisonRecord
 """A study of spans that the page can show."""
@@ -142,12 +143,15 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
 
 
 def page_title(studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> str:
-    """The title of the page: what is in it."""
+    """The title of the page: what is in it, of many studies the first."""
     spans = "layer spans kept on" if any(study.words.study == "kept" for study in studies) else "layer spans"
     joint = [study for study in studies if study.joint]
     topics = dict.fromkeys(study.topic for study in joint or studies)
     names = [f"{', '.join(topics)}: {spans}"] if studies else []
-    return "; ".join(dict.fromkeys([*names, *map(curves_title, sweeps)])) or "adapter-probe"
+    names = list(dict.fromkeys([*names, *map(curves_title, sweeps)])) or ["adapter-probe"]
+    if len(names) > _MOST_IN_TITLE:
+        return f"{names[0]}; and {len(names) - 1} others"
+    return "; ".join(names)
 
 
 def _digest(text: str) -> str:
