@@ -205,7 +205,7 @@ def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
     ax.grid(True, which="major", **style.grid_props())
-    ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))  # no halves: short labels
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # no halves: short labels
 
 
 def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) -> None:

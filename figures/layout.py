@@ -161,6 +161,7 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect(aspect)
         ax.set_box_aspect(box_aspect)
     figure.set_layout_engine("none")
+    _lift(figure)
     # The layout's solver adds its terms in the order of memory addresses, so the last digits differ between
     # runs, and SVG files name clipping areas by their exact size.
     figure.set_figheight(round(figure.get_figheight(), _DIGITS))
@@ -198,6 +199,25 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]], tallest
     grid.set_height_ratios(needed)
     words = height - given.sum()
     return float(max(min(words + needed.sum(), tallest), words + least.sum()))
+
+
+def _lift(figure: Figure) -> None:
+    """Make a figure higher at its foot where the label of a colour bar ends below it.
+
+    The layout places a bar by what its last round drew, which need not be the last height.
+    """
+    labels = [bar.xaxis.label for bar in _colour_bars(figure) if bar.get_xlabel()]
+    if labels:
+        figure.draw_without_rendering()
+    ends = [label.get_window_extent().y0 / figure.dpi for label in labels]
+    more, height = _EDGE / 72 - min(ends, default=1.0), float(figure.get_figheight())  # inches
+    if more <= 0:
+        return
+    figure.set_figheight(height + more)
+    for ax in figure.axes:
+        left, bottom, width, high = ax.get_position(original=True).bounds
+        place = (left, (bottom * height + more) / (height + more), width, high * height / (height + more))
+        ax.set_position(place, which="original")
 
 
 def _colour_bars(figure: Figure) -> list[Axes]:

@@ -47,7 +47,7 @@ from .grid import (
     number_size,
     numbers_sentence,
 )
-from .layout import LINE, LOWEST_ROW, before_drawing, fit_height, new_figure, title_above
+from .layout import LINE, LOWEST_ROW, before_drawing, fit_height, new_figure, size_in_points, title_above
 from .levels import Scale, add_bar, draw_colorbar
 from .span_grid import Grid, grid_of, marked_cells, scale_of
 from .venues import FigureOptions
@@ -125,7 +125,9 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
 
     def fit(ax: Axes) -> None:
         if grouped:
-            ax.tick_params(axis="x", labelrotation=0 if 1.15 * widest < cell_size(ax) else 90)
+            wide, high = size_in_points(ax)
+            cell = min(wide / columns, high / rows)  # while the layout is made, cells need not be square
+            ax.tick_params(axis="x", labelrotation=0 if 1.15 * widest < cell else 90)
         for line in lines:
             width = min(_GAP * style.scale_factor(), 0.3 * cell_size(ax))
             line.set(color=ax.get_facecolor(), linewidth=width, zorder=3)
