@@ -124,7 +124,7 @@ def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False
         taken = _what_is_drawn(ax)
         boxes = [text.get_window_extent() for text in ax.texts if text not in words and text.get_visible()]
         for one, word in zip(labels, words):
-            half = pixels * np.array([style.text_width(one.text, size) / 2 + 0.5, 0.46 * size])
+            half = pixels * np.array([style.text_width(one.text, size) / 2 + 1.0, 0.5 * size])
             reach = half + 2.6 * pixels * style.scale_factor()
             middle = ax.transData.transform((one.x, one.y))
             word.set(visible=False, size=size)
