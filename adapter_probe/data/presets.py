@@ -125,6 +125,8 @@ def preset_columns(preset: Preset, rows: Rows) -> Columns:
         if set(layout.names) <= set(rows.names):
             return layout
     wanted = " or ".join(f"({', '.join(layout.names)})" for layout in preset.layouts)
+    first = ",".join(f"{name}=..." for name in preset.layouts[0].names)
     raise DataError(
-        f"{rows.path}: expected the columns of {preset.name}, {wanted}; columns found: {listed(rows.names)}"
+        f"{rows.path}: expected the columns of {preset.name}, {wanted}; columns found: {listed(rows.names)}; "
+        f"--columns {first} reads columns under other names"
     )

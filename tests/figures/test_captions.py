@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,13 @@ from ablation_facts import record_of
 from refusals import names, says
 
 from adapter_probe.analysis.comparing import AverageRecord, DataComparisonRecord
-from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, joint, tradeoff
+from adapter_probe.figures import aggregate, attribution, curves, heatmap, init_sweep, joint, tradeoff
 from adapter_probe.figures.ablation_words import Words, alike_ablations
 from adapter_probe.figures.curves import ScoreSeries
 from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.results.manifests import read_study
+from adapter_probe.results.trial_files import claim_study
 
 SQUAD = {"task": "squad", "split": "test", "metric": "squad_f1", "kind": "extractive", "n_examples": 1}
 CROSSES = "Crosses", "diverged", "1 trial"
@@ -220,20 +223,34 @@ def test_a_sweep_without_trials_or_majority():
 
 
 def test_a_tradeoff_of_several_metrics_names_them():
-    curves = [
+    series = [
         ScoreSeries("CoLA", tradeoff_points(metric="mcc")),
         ScoreSeries("RTE", tradeoff_points(diverged=[1, 0])),
     ]
-    caption = tradeoff._caption(curves)
+    caption = tradeoff._caption(series)
     assert says(caption, "Validation score", "parameters", "without the head")
     assert says(caption, "CoLA: Matthews correlation; RTE: accuracy")
     assert says(caption, "2–3 seeds")
     assert says(caption, "standard errors")
     assert says(caption, "full fine-tuning")
     assert says(caption, *CROSSES)
-    alone = tradeoff._caption(curves[1:])
+    alone = tradeoff._caption(series[1:])
     assert "Validation accuracy" in alone
     assert "Scores:" not in alone
+
+
+def test_captions_of_sweeps_name_base_and_examples(tmp_path):
+    """From `study.json`, which keeps what is told of earlier tasks and is another study by none of it."""
+    shared, told = {"base": {"weights_sha256": "a"}}, {"base": "gte-small"}
+    cola, rte = {"cola": {"train": 8551, "validation": 1043}}, {"rte": {"train": 2490, "validation": 277}}
+    claim_study(tmp_path, "tradeoff", shared, {"cola": {}}, {**told, "examples": cola})
+    claim_study(tmp_path, "tradeoff", shared, {"rte": {}}, {**told, "examples": rte})
+    claim_study(tmp_path, "tradeoff", shared, {"rte": {}})
+    record = SimpleNamespace(identity={"study": read_study(tmp_path / "study.json")})
+    base, examples = curves.told_sentences([record, record])
+    assert "gte-small" in base
+    assert "CoLA 8,551 and 1,043" in examples and "RTE 2,490 and 277" in examples
+    assert curves.told_sentences([SimpleNamespace(identity={"folder": "older"})]) == []
 
 
 def test_marks_below_the_axis_are_explained_where_there_are_some():
