@@ -249,7 +249,8 @@ def test_captions_of_sweeps_name_base_and_examples(tmp_path):
     record = SimpleNamespace(identity={"study": read_study(tmp_path / "study.json")})
     base, examples = curves.told_sentences([record, record])
     assert "gte-small" in base
-    assert "CoLA 8,551 and 1,043" in examples and "RTE 2,490 and 277" in examples
+    assert "CoLA 8,551 and 1,043" in examples
+    assert "RTE 2,490 and 277" in examples
     assert curves.told_sentences([SimpleNamespace(identity={"folder": "older"})]) == []
 
 
