@@ -130,8 +130,12 @@ def own_tokenizer(
         The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
     """
     for folder in dict.fromkeys(folders):
-        if any((folder / name).is_file() for name in VOCABULARIES):
-            own = load_tokenizer(str(folder), config=config)
+        if found := [name for name in VOCABULARIES if (folder / name).is_file()]:
+            try:
+                own = load_tokenizer(str(folder), config=config)
+            except CheckpointError as error:
+                said = f"{folder} has a tokenizer of its own ({', '.join(found)}), which cannot be used"
+                raise CheckpointError(f"{said}: {error}") from error
         elif (folder / _TEMPLATE).is_file():
             own = copy.deepcopy(tokenizer)
             own.chat_template = read_text(folder / _TEMPLATE)

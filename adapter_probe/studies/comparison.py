@@ -18,9 +18,12 @@ from adapter_probe.analysis.comparing import (
     compare_ablations,
     compare_data_sets,
 )
+from adapter_probe.analysis.deltas import section_of
 from adapter_probe.analysis.summary_text import average_rows, comparison_rows, data_comparison_rows
 from adapter_probe.argument_checks import as_tuple, checked
+from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from adapter_probe.settings import Style, as_points
 from adapter_probe.wording import common_value, task_label
@@ -80,9 +83,15 @@ class Comparison(SeveralAblations):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Average(SeveralAblations):
-    """The mean of ablations that differ in the seed; what `adapter_probe.average` returns."""
+    """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
+
+    Attributes:
+        record: the numbers.
+        note: what is not known of the trainings, one sentence; empty if they were compared.
+    """
 
     record: AverageRecord
+    note: str = ""
 
     @checked
     def heatmap(
@@ -125,7 +134,7 @@ class Average(SeveralAblations):
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""
-        return average_rows(self.record)
+        return [*average_rows(self.record), *[("trainings", self.note)] * bool(self.note)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,6 +180,13 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
 
 _APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
 """In what ablations of several seeds may differ: the tensors, and how exactly they were computed."""
+_OF_ONE_RUN = ("seed", "question", "validation_scores", "majority_score")
+"""What the record of a training has besides its settings."""
+_UNKNOWN = "not compared, as they are not recorded beside all studies; different seeds alone are assumed"
+_POOLER = (
+    ". Trainings that each draw a new pooler and save it with the base have other bases; with "
+    "modules_to_save=['pooler', 'classifier'] they have the same one"
+)
 
 
 @checked
@@ -181,19 +197,25 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
         studies: at least two ablations of the same spans and examples, or their results folders.
 
     Raises:
-        ResultsError: one is no ablation, they differ in examples, metric, spans, base, method or settings, or
-            two are of one checkpoint.
+        ResultsError: one is no ablation, they differ in examples, metric, spans, base, method, settings or,
+            as far as their checkpoints record it, in the training, or two are of one checkpoint.
     """
     ablations = ablations_of(as_tuple(studies))
     names = _names(ablations)
     results = [study.results for study in ablations]
     check_comparable(results, names, "averaged")
     known: dict[str, str] = {}
-    for study, name in zip(results, names):
+    trainings = [_training_of(one) for one in ablations]
+    first = next((one for one in trainings if one is not None), None)
+    for study, name, training in zip(results, names, trainings):
+        other_base = section_of(study.identity, "base") != section_of(results[0].identity, "base")
         refuse_changes(
-            results[0].identity, study.identity, f"{names[0]} and {name} differ in more than the seed",
-            "; average only ablations of the same training with different seeds", apart=_APART,
-        )  # fmt: skip
+            {**results[0].identity, "training": first},
+            {**study.identity, "training": first if training is None else training},
+            f"{names[0]} and {name} differ in more than the seed",
+            f"; average only ablations of the same training with different seeds{_POOLER * other_base}",
+            apart=_APART,
+        )
         tensors = hash_json(study.identity.get("checkpoint"))
         if (other := known.setdefault(tensors, name)) != name:
             raise ResultsError(
@@ -202,7 +224,16 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
             )
     tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
     record = average_ablations(results, names, next(tasks, ""))
-    return Average(replace(record, **_told(ablations, names)))
+    return Average(replace(record, **_told(ablations, names)), _UNKNOWN if None in trainings else "")
+
+
+def _training_of(study: Ablation) -> dict[str, Any] | None:
+    """The settings of the training, but for its seed, that the checkpoint around a study's folder records."""
+    path = study.folder.parent / DESCRIPTION
+    record = read_json(path) if path.is_file() else {}
+    own = section_of(study.results.identity, "checkpoint").get("delta_sha256")
+    training = record.get("training") if record.get("delta_sha256") == own else None
+    return {k: v for k, v in training.items() if k not in _OF_ONE_RUN} if training else None
 
 
 def _told(studies: Sequence[Ablation], names: Sequence[str]) -> dict[str, Any]:

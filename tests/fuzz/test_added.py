@@ -110,7 +110,7 @@ BESIDE: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "added_tokens.json": (EVERY, content('{"cab": 60}')),
     "vocab.txt": (EVERY, content("ab\ncab\n")),
     "generation_config.json": (EVERY, content('{"repetition_penalty": 5.0}')),
-    "chat_template.jinja": (("chats",), content("{{ messages[0].content }}!")),
+    "chat_template.jinja": (("chats",), content("{% for one in messages %}{{ one.content }}!{% endfor %}")),
     "config.json": (EVERY, content('{"model_type": "gpt2", "n_layer": 1}')),
     "modeling_custom.py": (EVERY, content("raise SystemExit")),
 }

@@ -186,3 +186,25 @@ def test_the_ablation_among_several_studies_of_a_folder_is_averaged(study, other
     shutil.copytree(study.folder, folders[0] / "another")
     with pytest.raises(ap.AdapterProbeError, match=naming("3 studies", "another")):
         ap.average(folders)
+
+
+def test_trainings_are_compared_where_checkpoints_record_them(checkpoint, other, tmp_path):
+    """What is not recorded is said to be unknown."""
+    folders = [
+        shutil.copytree(source, tmp_path / source.name / str(number), ignore=shutil.ignore_patterns("abl*"))
+        for number, source in enumerate((checkpoint, other.folder.parent))
+    ]
+    own = {"learning_rate": 1e-3, "epochs": 3, "seed": 0}
+
+    def averaged(second):
+        for folder, training in zip(folders, (own, second)):
+            path = folder / "adapter_probe.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "training": training}))
+        return ap.average([ap.ablate(folder, spans="single", progress=False) for folder in folders])
+
+    assert averaged({**own, "seed": 99}).note == ""
+    with pytest.raises(ap.AdapterProbeError, match=naming("training.learning_rate", "seed")):
+        averaged({**own, "learning_rate": 0.5})
+    unknown = averaged({})
+    assert "assumed" in unknown.note
+    assert unknown.note in repr(unknown)
