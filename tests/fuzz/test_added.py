@@ -174,7 +174,7 @@ def outcome(name: str, run: Callable[[], ap.Ablation], before: ap.Ablation) -> s
 
 def numbers(n: int, total: int) -> list[int]:
     """The changes that are tried of one of `n` cases."""
-    return [*map(int, ONLY.split(","))] if ONLY else [*range(max(1, round(total / n)))]
+    return [*map(int, ONLY.split(","))] if ONLY else [*range(-(-total // n))]
 
 
 @pytest.mark.parametrize("form", FORMS)
