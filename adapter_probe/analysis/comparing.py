@@ -223,9 +223,7 @@ def average_ablations(
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), np.where(same, np.nan, p))
     spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
     if "module" not in spans:
-        spans["bound_low_points"] = _bounds(
-            spans, changes, np.where(same, 0.0, deltas), study_kind(studies[0])
-        )
+        spans["bound_low_points"] = _bounds(spans, changes, deltas, same, study_kind(studies[0]))
     scored = [(row_scores(one), one) for one in studies]
     removed = tuple(
         float(metrics.to_points(one.metric, own[removed_row(one)] - own[intact_row(one)]))
@@ -236,19 +234,25 @@ def average_ablations(
     )
 
 
-def _bounds(spans: pd.DataFrame, changes: Draws, deltas: np.ndarray, study: StudyKind) -> np.ndarray:
-    """The bounds of mean changes for spans that are chosen by them, see `bounds_of_chosen`."""
+def _bounds(
+    spans: pd.DataFrame, changes: Draws, deltas: np.ndarray, same: np.ndarray, study: StudyKind
+) -> np.ndarray:
+    """The bounds of mean changes for spans that are chosen by them, see `bounds_of_chosen`.
+
+    Args:
+        same: whether a span switches nothing, bool ``[spans]``.
+    """
     stacks = spans.get("stack", pd.Series("", spans.index))
     bounds, names = np.full(len(spans), np.nan), stacks.unique()
     for name in names:
         own = (stacks == name).to_numpy()
-        low_at = partial(_low_of_mean, changes.columns(own), deltas[:, own])
+        low_at = partial(_low_of_mean, changes.columns(own), deltas[:, own], same[own])
         bounds[own] = bounds_of_chosen(spans[own], low_at, study, len(names))
     return bounds
 
 
-def _low_of_mean(changes: Draws, deltas: np.ndarray, tails: np.ndarray) -> np.ndarray:
-    return over_seeds(changes, deltas, tails)[0]
+def _low_of_mean(changes: Draws, deltas: np.ndarray, same: np.ndarray, tails: np.ndarray) -> np.ndarray:
+    return np.where(same, 0.0, over_seeds(changes, deltas, tails)[0])
 
 
 def _scores(

@@ -396,6 +396,8 @@ def test_each_stack_has_the_tables_of_a_model_of_its_own(make_results):
     assert [one.layer_parameters for one in said.stacks.values()] == [(3, 7), (11,)]
     assert said.stacks["decoder"].largest_single_layer_drop.layer == 0
     mean = average_ablations([both, both])
+    bounds = [one.spans["bound_low_points"] for one in (mean, tables)]  # of seeds that do not differ
+    np.testing.assert_allclose(*bounds, atol=1e-6)
     assert (
         [len(one.spans) for one in mean.in_stacks]
         == [one.deltas.shape[1] for one in mean.in_stacks]
