@@ -119,8 +119,8 @@ def test_python_trains_what_the_command_does(trained, tiny_base, tiny_task, tmp_
     assert capfd.readouterr() == ("", "")
     assert ap.train(tiny_base("bert"), out, **options, progress=False) == done
     for wrong, word in (
-        ({"method": "tfidf"}, "'tfidf'"), ({"method": "top_layers"}, "--k"), ({"k": 1}, "--k 1"),
-        ({"sites": "all"}, "--sites"), ({"method": "bitfit"}, "--size"),
+        ({"method": "tfidf"}, "'tfidf'"), ({"method": "top_layers"}, "k="), ({"k": 1}, "k=1"),
+        ({"sites": "all"}, "sites must"), ({"method": "bitfit"}, "size="),
     ):  # fmt: skip
         with pytest.raises(ap.ModelError) as caught:
             ap.train(tiny_base("bert"), tmp_path / "no", **{**options, **wrong})
