@@ -16,7 +16,7 @@ from adapter_probe.errors import AdapterProbeError
 from adapter_probe.settings import SiteChoice, choices_of
 
 _VALUE = r"'[^']*'|[A-Z][A-Z_]+\b|[\w.-]+(?:[,=/:][\w.-]*\w)+|[\w.-]*\w"
-_OPTION = re.compile(rf"--(?P<name>[a-z][a-z-]*[a-z])(?: (?P<value>{_VALUE}))?")
+_OPTION = re.compile(rf"--(?P<name>[a-z](?:[a-z-]*[a-z])?)(?: (?P<value>{_VALUE}))?")
 _LITERAL = re.compile(r"\d+-\d+|.*[,=/:].*")  # layers, several names, or one with a folder or a library
 _ROWS = re.compile(r"[^\s:;,()]*rows-[0-9a-f]{12}\.jsonl")
 _OTHER = {"slurm": "cluster", "subfolder": "adapter"}  # options that have another name in Python

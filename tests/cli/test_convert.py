@@ -89,5 +89,5 @@ def test_python_converts_and_inspects_as_the_commands_do(program, trained: Path,
         assert (tmp_path / "h" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
     assert ap.convert(trained, tmp_path / "n", "native") == []
     assert (tmp_path / "n" / "delta.safetensors").read_bytes() == (trained / "delta.safetensors").read_bytes()
-    with pytest.raises(ap.CheckpointError, match=naming("--to", "adapterhub, native, peft", "'onnx'")):
+    with pytest.raises(ap.CheckpointError, match=naming("to must", "adapterhub, native, peft", "'onnx'")):
         ap.convert(trained, tmp_path / "o", "onnx")

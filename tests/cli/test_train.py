@@ -81,7 +81,7 @@ def test_an_untrained_pooler_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("method", "warned"),
     [
-        (Adapters(2), "--train-pooler"), (Adapters(2, train_pooler=True), ""), (TopLayers(1), ""),
+        (Adapters(2), "class; use a copy"), (Adapters(2, train_pooler=True), ""), (TopLayers(1), ""),
         (LayerNormOnly(), "class; use a copy"), (HeadOnly(), "class; use a copy"), (FullFineTuning(), ""),
         (peft_method("lora:r=2"), "modules_to_save=pooler"),
         (peft_method("lora:r=2,modules_to_save=pooler"), ""),
