@@ -87,7 +87,6 @@ def test_the_line_has_no_control_characters():
         ("give a file (--data FILE)", "give a file (data=FILE)"),
         ("--generate needs a language model", "generate=True needs a language model"),
         ("give --metric tag_accuracy", "give metric='tag_accuracy'"),
-        ("--method top_layers requires --k", "--method top_layers requires --k"),
         ("--strength 0.5 has no meaning", "strength=0.5 has no meaning"),
         ("on purpose (--columns prompt,text=a b)", "on purpose (columns='prompt,text=a' b)"),
         ("--layers 0-3 has no adapters", "layers='0-3' has no adapters"),
