@@ -176,7 +176,7 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int, in_study: 
     method = request.method
     if method.trains("pooler", n_layers, n_layers):
         return
-    options = {PeftMethod: "add modules_to_save=pooler to the method, or "}
+    options: dict[type, str] = {PeftMethod: "add modules_to_save=pooler to the method, or "}
     options |= {} if in_study else {Adapters: "train it too (--train-pooler), or "}
     warnings.warn(
         f"the pooler of base {request.base} has never been trained (all its biases are zero), and methods "
