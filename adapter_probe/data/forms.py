@@ -243,9 +243,7 @@ def disagreeing(rows: Rows, column: str, others: Iterable[str]) -> str | None:
             found = [pair for one, two in found for pair in zip_longest(one, two)]
         pairs = {(str(one).strip(), str(two).strip()) for one, two in found if two not in _EMPTY}
         sides = [{pair[side] for pair in pairs} for side in (0, 1)]
-        swapped = sides[0] == sides[1] and any(
-            one != two for one, two in pairs
-        )  # other names would be others
+        swapped = sides[0] == sides[1] and any(one != two for one, two in pairs)  # which are no other names
         if swapped or any(len(side) != len(pairs) for side in sides):
             return other
     return None
