@@ -69,4 +69,6 @@ def _choices(name: str, kinds: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]
         return tuple(BY_NAME)
     if name == "sites":
         return get_args(SiteChoice)
+    if name == "device":
+        return ("cpu",)  # the only one that errors name
     return tuple(choice for kind in kinds.get(name, ()) for choice in choices_of(kind))

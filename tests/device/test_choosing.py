@@ -51,7 +51,7 @@ def test_without_float64_every_score_is_there(devices, saved_classifier, tmp_pat
         found = ap.ablate(saved_classifier, out=tmp_path / "b", **given).results.outputs
         assert machine.copies["down"]
         np.testing.assert_allclose(found, expected, atol=1e-5)
-        with pytest.raises(ModelError, match=naming("float64", "pretend", "--device cpu")):
+        with pytest.raises(ModelError, match=naming("float64", "pretend", "device='cpu'")):
             ap.ablate(saved_classifier, out=tmp_path / "c", precision="float64", **given)
         with pytest.raises(ModelError, match=naming("dtype float64", "pretend", "float32")):
             ap.open(saved_classifier, dtype="float64")

@@ -61,7 +61,7 @@ def test_what_does_not_fit_at_all_ends_in_one_line(checkpoint, devices, tmp_path
     with (
         devices(spare=10_000),
         pytest.raises(
-            ModelError, match=naming("does not fit", "pretend", "--device-map auto", "--precision bfloat16")
+            ModelError, match=naming("does not fit", "pretend", "device_map='auto'", "precision='bfloat16'")
         ),
     ):
         ap.ablate(folder, data=data, out=tmp_path, progress=False)

@@ -109,7 +109,7 @@ def test_what_cannot_be_spread_is_refused_by_name(checkpoint, saved_classifier, 
     with devices(2):
         for options, words in [
             ({"precision": "mixed"}, ("mixed",)),
-            ({"device_map": "balanced"}, ("--device-map", "auto")),
+            ({"device_map": "balanced"}, ("device_map", "auto")),
         ]:
             with pytest.raises(AdapterProbeError, match=naming(*words)):
                 ap.ablate(folder, data=data, out=tmp_path, **{"device_map": "auto", **options})
