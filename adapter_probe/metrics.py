@@ -160,6 +160,12 @@ MEANS = OF_PAIRS + METRICS["ranking"]
 """Metrics that are means over examples of what each one scores."""
 PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, "margin"))
 """Shares of right examples; of pairs, two equal scores are half right."""
+BOUNDED_MEANS = tuple(
+    name
+    for name, one in BY_NAME.items()
+    if one.of_counts is None and one.in_percent and (name in MEANS or name not in PROPORTIONS)
+)
+"""Means of what an example scores: right, wrong, or in between, as of a pair with two equal scores."""
 GENERATED = tuple(name for name, one in BY_NAME.items() if one.forms == _WRITTEN)
 """Metrics of texts that a language model writes; the first is the usual one."""
 PER_TEXT = "per text:"

@@ -369,13 +369,6 @@ def score_axis(metric: str | None) -> tuple[float, str]:
     return (100.0 if written.in_percent else 1.0), written.words + (f" ({unit})" if unit else "")
 
 
-_BOUNDED_MEANS = (
-    "pairwise_accuracy", "exact_match", "squad_f1", "token_accuracy", "agreement", "ndcg@10", "mrr@10",
-    "recall@10", "ordered_pairs", "token_f1", "rouge_l",
-)  # fmt: skip
-"""Means of what an example scores: right, wrong, or in between, as of a pair with two equal scores."""
-
-
 def count_text(n: int, noun: str) -> str:
     """A count with its noun: `1 seed`, `9,815 examples`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
@@ -435,14 +428,14 @@ def interval_method(*metrics: str | None, parts: bool = False) -> str:
         parts: whether they are of interactions, shares or differences, of which an example can change twice
             as much as another.
     """
-    from adapter_probe.metrics import PROPORTIONS
+    from adapter_probe.metrics import BOUNDED_MEANS, PROPORTIONS
 
     found = {}
     for metric in metrics:
         bootstrap = f"by the {_bootstrap(metric)} over {drawn_units(metric)}"
-        if metric is None or metric not in (*PROPORTIONS, *_BOUNDED_MEANS):
+        if metric is None or metric not in (*PROPORTIONS, *BOUNDED_MEANS):
             found[bootstrap] = None
-        elif parts or metric in _BOUNDED_MEANS:
+        elif parts or metric in BOUNDED_MEANS:
             alike = f"where all {drawn_units(metric)} that change anything change it as much"
             found[f"{bootstrap}, exact (Fay and Lumbard 2021) {alike}"] = None
         else:
@@ -452,11 +445,13 @@ def interval_method(*metrics: str | None, parts: bool = False) -> str:
 
 def named_test(metric: str | None, parts: bool = False) -> str:
     """The test behind p-values of changes of a score; `parts` as in `interval_method`."""
+    from adapter_probe.metrics import BOUNDED_MEANS
+
     exact = significance_test(metric) == "McNemar"
-    if exact and not parts and metric not in _BOUNDED_MEANS:
+    if exact and not parts and metric not in BOUNDED_MEANS:
         return "an exact two-sided McNemar test of its predictions against the intact model's"
     found = f"a two-sided paired test by the {_bootstrap(metric)} over {drawn_units(metric)}"
-    if exact or metric in _BOUNDED_MEANS:
+    if exact or metric in BOUNDED_MEANS:
         found += f", or the sign test where all {drawn_units(metric)} that change anything change it as much"
     return found
 

@@ -23,7 +23,7 @@ from adapter_probe.analysis.deltas import (
     without_noise,
 )
 from adapter_probe.analysis.removable import (
-    bounds_of_chosen,
+    bounds_of_ablation,
     non_monotone,
     removable_table,
     spans_with_adapters,
@@ -133,12 +133,7 @@ def ablation_tables(
         frame = frame.drop(columns=list(_TEST))
     n_layers = results.n_layers
     if results.modules is None:
-        frame["bound_low_points"] = bounds_of_chosen(
-            frame,
-            lambda tails: span_interval(changes, results, rows, tails)[0],
-            study_kind(results),
-            n_families,
-        )
+        frame["bound_low_points"] = bounds_of_ablation(frame, changes, results, rows, n_families)
     if study_kind(results) != "ablated" or results.modules is not None:
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
         if results.modules is not None:

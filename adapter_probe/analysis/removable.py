@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import numpy as np
@@ -138,13 +138,20 @@ def _costs(results: AblationResults, basis: Basis, n_families: int) -> pd.DataFr
     if basis == "interval":
         rows = rows_of(results, spans)
         changes = draw_changes(results, rows)
-        spans["bound_low_points"] = bounds_of_chosen(
-            spans,
-            lambda tails: span_interval(changes, results, rows, tails)[0],
-            study_kind(results),
-            n_families,
-        )
+        spans["bound_low_points"] = bounds_of_ablation(spans, changes, results, rows, n_families)
     return spans
+
+
+def bounds_of_ablation(
+    spans: pd.DataFrame, changes: Draws, results: AblationResults, rows: Sequence[int], n_families: int
+) -> np.ndarray:
+    """`bounds_of_chosen` of an ablation's spans, by the intervals of their changes in these rows."""
+    return bounds_of_chosen(
+        spans,
+        lambda tails: span_interval(changes, results, rows, tails)[0],
+        study_kind(results),
+        n_families,
+    )
 
 
 def bounds_of_chosen(

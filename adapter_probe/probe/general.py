@@ -27,10 +27,9 @@ from adapter_probe.models.functional import (
     can_pack_weight,
     unchanged,
 )
-from adapter_probe.replay.recording import Inputs, device_of, is_moved
+from adapter_probe.replay.recording import device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
-from adapter_probe.replay.structure import Reader
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
@@ -71,16 +70,6 @@ class GeneralRunner:
         other = copy(self)
         other._request = request
         return other
-
-    def in_precision(
-        self,
-        module: nn.Module,
-        inputs: Inputs,
-        read: Reader,
-        instead: Callable[[nn.Module], Callable[..., Any] | None] | None,
-    ) -> Replay:
-        """A copy of the model in another precision, prepared by what is known of this one."""
-        return self._replay.in_precision(module, inputs, read, instead)
 
     def twin(self) -> GeneralRunner:
         """The same on a copy that shares all weights."""
@@ -266,7 +255,7 @@ def _prepared(
     instead = None if module is request.model.module else activated_in_place
     if known is not None:
         with suppress(ModelError):
-            return known.in_precision(module, inputs, read, instead), layout
+            return known._replay.in_precision(module, inputs, read, instead), layout
     with encoding:
         replay = Replay(
             module,

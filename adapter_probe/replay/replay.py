@@ -98,9 +98,8 @@ class Replay:
         self._seen: set[tuple[int, ...]] = set()
         self._batches = 0
         self.packs, self._folds = False, None
-        self._faster: list[
-            tuple[str, str]
-        ] = []  # names of layers, and of modules in them with other forwards
+        # The names of layers, and of the modules in them that got other forwards.
+        self._faster: list[tuple[str, str]] = []
         self.fed_by: dict[nn.Module, nn.Module] = {}
         self.attend: Callable[..., Tensor] = torch.nn.functional.scaled_dot_product_attention
         with self.kept(), refused(preparing=True):
