@@ -436,7 +436,7 @@ def interval_method(*metrics: str | None, parts: bool = False) -> str:
         if metric is None or metric not in (*PROPORTIONS, *BOUNDED_MEANS):
             found[bootstrap] = None
         elif parts or metric in BOUNDED_MEANS:
-            alike = f"where all {drawn_units(metric)} that change anything change it as much"
+            alike = f"where all {drawn_units(metric)} that change anything change it by the same amount"
             found[f"{bootstrap}, exact (Fay and Lumbard 2021) {alike}"] = None
         else:
             found["by the exact method of Fay and Lumbard (2021)"] = None
@@ -452,7 +452,8 @@ def named_test(metric: str | None, parts: bool = False) -> str:
         return "an exact two-sided McNemar test of its predictions against the intact model's"
     found = f"a two-sided paired test by the {_bootstrap(metric)} over {drawn_units(metric)}"
     if exact or metric in BOUNDED_MEANS:
-        found += f", or the sign test where all {drawn_units(metric)} that change anything change it as much"
+        units = drawn_units(metric)
+        found += f", or the sign test where all {units} that change anything change it by the same amount"
     return found
 
 

@@ -110,7 +110,8 @@ def _of_cross_encoder(folder: Path) -> list[str]:
         asked |= read_json_file(path)
     found = {name: asked.get(name) for name in ("default_prompt_name", "max_seq_length", "activation_fn")}
     kept = [f"{name} {value}" for name, value in found.items() if value and "Identity" not in str(value)]
-    return [f"Not followed, of the cross-encoder: {', '.join(kept)}; outputs are the head's."] * bool(kept)
+    said = f"Settings of the cross-encoder that are not followed: {', '.join(kept)}"
+    return [f"{said}; it is scored by its head."] * bool(kept)
 
 
 def _of_other_formats(folder: Path) -> list[str]:

@@ -111,7 +111,8 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
         "predictions from the intact model's, or agreement with them. In Python also a function from labels "
         "and predictions (class indices or regression values, ``[examples]`` each) to a score of which more "
         "is better; the bootstrap calls it 10,000 times per variant, or as often as two minutes allow. With "
-        "generate, a function from the accepted answers (a list per text) and the texts to a number a text.",
+        "generate, a function from the accepted answers (a list per text) and the texts to one number per "
+        "text.",
         panel="Data",
     )  # fmt: skip
     against: ExampleSource = setting(
