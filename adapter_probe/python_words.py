@@ -52,7 +52,7 @@ def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any,
             return f"{name}=True" + (f" {value}" if value else "")
         if value.isupper() or value[:1] == "'" or re.fullmatch(r"-?[\d.]+", value):
             return f"{name}={value}"
-        if value in (*_choices(name, kinds), "off") or _LITERAL.fullmatch(value):
+        if name == "columns" or value in (*_choices(name, kinds), "off") or _LITERAL.fullmatch(value):
             return f"{name}={value!r}"
         if value == "must":
             return f"{name} must"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
-from adapter_probe.data.forms import DataForm, disagreeing, filled, refuse_unread
+from adapter_probe.data.forms import DataForm, disagreeing, filled, first_values, refuse_unread
 from adapter_probe.data.labels import HIDDEN
+from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.request_rows import refuse_other_rows
 from adapter_probe.data.spec import Columns
@@ -32,16 +33,20 @@ _SECONDS = ("context", "passage", "paragraph", "document", "article", "query", "
 _SECONDS += ("evidence", "aspect", "text_pair", "text2", *(name for pair in _PAIRS for name in pair))
 LABEL_COLUMNS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
 LABEL_COLUMNS += ("score", "stars", "rating", "quality", "relatedness_score")
-_OPTIONS = {
-    "text": ("--text", 1, "text"), "second text": ("--text-b", 2, "text_b"), "label": ("--label", 0, "label")
-}  # fmt: skip
+_LAYOUTS = {None: (*LABELLED, *SCORED), "regression": (*LABELLED, *COMPARED, *PREFERENCES)}
+"""As what rows may be meant, by the kind of task; those of classes are labelled texts."""
 _HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
 
 
-def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
+def choose_columns(
+    rows: Rows, text: str | None, text_b: str | None, label: str | None, kind: str | None = "classification"
+) -> Columns:
     """The given columns, and for roles without one, columns with usual names.
 
     If only the first text column is given, examples are single texts.
+
+    Args:
+        kind: the kind of task, if it is known.
 
     Raises:
         DataError: a given column does not exist, none has a usual name, or one has two roles.
@@ -61,8 +66,8 @@ def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str 
     if text is None:
         text = next((free[a] for a, b in _PAIRS if text_b and b == text_b.lower() and a in free), single)
         if text is not None and text_b is None:
-            _refuse_second(rows, text, usual_label if label is None else label)
-    chosen = _checked(rows, text, text_b, usual_label if label is None else label)
+            _refuse_second(rows, text, usual_label if label is None else label, kind)
+    chosen = _checked(rows, text, text_b, usual_label if label is None else label, kind)
     if asked == (None, None, None):
         _refuse_others(rows, chosen)
     return chosen
@@ -80,34 +85,36 @@ def _refuse_others(rows: Rows, chosen: Columns) -> None:
     if other is not None:
         raise DataError(
             f"{rows.path}: {one} and {other} may both be meant, and they differ; remove what is not, or "
-            f"name what is with --columns {','.join(chosen.names)} (in training with --text, --text-b "
-            "and --label)"
+            f"name what is with --columns {','.join(chosen.names)}"
         )
 
 
-def _refuse_second(rows: Rows, text: str, label: str | None) -> None:
+def _refuse_second(rows: Rows, text: str, label: str | None, kind: str | None) -> None:
     """Refuse to read a single text where another column holds texts that may belong to it."""
     others = [name for name in rows.every_name if name not in (text, label) and name.lower() in _SECONDS]
+    alone = text if text.lower() in _TEXTS else f"text={text}"
+    rest = f",{label}" if label else ""
+    queries = kind == "regression" and label is None
+    compared = how_to_read(first_values(rows), COMPARED) if queries else ""
     for name in others:
         if any(is_text(record.get(name)) and record[name] for record in rows.records):
             raise DataError(
-                f"{rows.path}: column {text!r} may be the whole text or one of a pair with column {name!r}; "
-                f"for pairs, rename the two text_a and text_b in their order, else remove {name!r} (in "
-                "training, --text and --text-b name the columns)"
-            )
+                f"{rows.path}: column {text!r} may be the whole text or one of a pair with column {name!r}"
+                + (compared or f"; pairs are read with --columns text_a={text},text_b={name}{rest}, and "
+                   f"{text!r} alone with --columns {alone}{rest}")
+            )  # fmt: skip
 
 
-def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
+def _checked(
+    rows: Rows, text: str | None, text_b: str | None, label: str | None, kind: str | None
+) -> Columns:
     for role, column in (("text", text), ("second text", text_b), ("label", label)):
         if column not in (*rows.names, None) or (column is None and role != "second text"):
             if role == "text" and column is None:
                 refuse_other_rows(rows.path, rows.names)
             missing = f"no {role} column found" if column is None else f"no column {column!r} for the {role}"
-            option, number, usual = _OPTIONS[role]
-            raise DataError(
-                f"{rows.path}: {missing} (columns: {listed(rows.names)}); name it with {option} COLUMN, or "
-                f"{option} {number} for a file without header, or rename it {usual!r}"
-            )
+            hint = "" if column is not None else _example(rows, kind)
+            raise DataError(f"{rows.path}: {missing} (columns: {listed(rows.names)}){hint}")
     columns = Columns(text, text_b, label)
     if len(set(columns.names)) < len(columns.names):
         raise DataError(f"{rows.path}: texts and label must be distinct columns, got {listed(columns.names)}")
@@ -118,6 +125,17 @@ def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None
             "name the columns as the header does"
         )
     return columns
+
+
+def _example(rows: Rows, kind: str | None) -> str:
+    """How columns are named where not all have a usual name."""
+    values = first_values(rows)
+    if hint := how_to_read(values, _LAYOUTS.get(kind, LABELLED)):
+        return hint
+    text = next((name for name, value in values.items() if is_text(value)), "COLUMN")
+    text = text if text.lower() in _TEXTS else f"text={text}"
+    others = ", or of preferences prompt=A,chosen=B,rejected=C" if kind == "regression" else ""
+    return f"; name them with --columns {text},label=COLUMN (text=1,label=0 of a file without header){others}"
 
 
 def text_columns(rows: Rows) -> Columns:
@@ -134,10 +152,10 @@ def text_columns(rows: Rows) -> Columns:
     if text is None:
         refuse_other_rows(rows.path, rows.names)
         raise DataError(
-            f"{rows.path}: no text column found (columns: {listed(rows.names)}); rename it 'text', or of "
-            "pairs 'text_a' and 'text_b'"
+            f"{rows.path}: no text column found (columns: {listed(rows.names)}); name it with --columns "
+            f"text={rows.names[0]}, or of pairs text_a and text_b"
         )
-    _refuse_second(rows, text, next((free[name] for name in LABEL_COLUMNS if name in free), None))
+    _refuse_second(rows, text, next((free[name] for name in LABEL_COLUMNS if name in free), None), None)
     return Columns(text, None, "")
 
 

@@ -8,18 +8,16 @@ numbers would then be right for another question than the one that the columns a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from adapter_probe.data.formats import Rows
+from adapter_probe.data.naming import Layout, right_columns, sources, words_of
 from adapter_probe.data.readers import SPLIT_WORDS
 from adapter_probe.errors import DataError, listed, quote
 
 _EMPTY = (None, "", [], {})
-_SAY_LITTLE = ("text", "texts", "string", "str", "raw", "content", "name", "key", "column")
-"""Words at the end of a column's name that do not change what it has."""
 _RIGHT = ("correct", "right", "true")
 _PROMPT = (
     "prompt instruction instructions input inputs question query context system history passage hint article "
@@ -43,14 +41,12 @@ class Role:
         means: what they may be, such as ``the answer``.
         names: last words of their names, in lower case.
         way: what to do to have them read.
-        column: the column that they may be read as; empty where a name is not all that is missing.
         of_numbers: whether they have numbers, so that the last word of a name is enough for these too.
     """
 
     means: str
     names: frozenset[str]
     way: str
-    column: str = ""
     of_numbers: bool = False
 
     def but(self, *names: str) -> Role:
@@ -58,19 +54,19 @@ class Role:
         return replace(self, names=self.names - set(names))
 
 
-def role(means: str, names: str, way: str, column: str = "", numbers: bool = False) -> Role:
+def role(means: str, names: str, way: str, numbers: bool = False) -> Role:
     """A role; its names are separated by blanks."""
-    return Role(means, frozenset(names.split()), way, column, numbers)
+    return Role(means, frozenset(names.split()), way, numbers)
 
 
-def prompt_role(way: str = "write it into the column prompt", column: str = "") -> Role:
+def prompt_role(way: str = "write it into the column prompt") -> Role:
     """What the model may have to read first."""
-    return role("a part of the prompt", _PROMPT, way, column)
+    return role("a part of the prompt", _PROMPT, way)
 
 
-def answer_role(way: str, column: str = "") -> Role:
+def answer_role(way: str) -> Role:
     """What may be right, or wrong."""
-    return role("the answer", _ANSWER, way, column)
+    return role("the answer", _ANSWER, way)
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,7 @@ class DataForm:
         whole: whether a text that is a part of what is read is no other text, such as a prompt beside the
             conversation that begins with it.
         also: columns that may be missing, with what they add to the question.
+        layouts: as what else rows with further columns may be read, see `adapter_probe.data.naming`.
     """
 
     name: str
@@ -91,6 +88,7 @@ class DataForm:
     roles: tuple[Role, ...] = ()
     whole: bool = False
     also: tuple[tuple[str, str], ...] = ()
+    layouts: tuple[Layout, ...] = ()
 
     def asked(self, columns: Collection[str]) -> str:
         """The question that rows with these columns ask."""
@@ -159,6 +157,14 @@ def filled(table: Rows) -> Iterator[str]:
     )
 
 
+def first_values(table: Rows) -> dict[str, object]:
+    """The first value of every column that is not empty."""
+    return {
+        name: next(record[name] for record in table.records if record.get(name) not in _EMPTY)
+        for name in filled(table)
+    }
+
+
 def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | None = None) -> None:
     """Refuse columns that are not read and may be a part of the form's question.
 
@@ -174,26 +180,37 @@ def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | 
         for name in filled(table):
             meant = None if name in names else role_of(name, form.roles, _has_texts(table, name))
             if meant is not None and not _repeats(table, name, names, form.whole):
-                own = [one for one in filled(table) if one in names]
-                said = ",".join(own)
-                read_as = f" (--columns {said},{meant.column}={name})" if meant.column else ""
                 raise DataError(
-                    f"{table.path}: the rows would be read as {form.name}, columns {listed(own)}, without "
-                    f"column {quote(name)}, which may be {meant.means}; {meant.way}{read_as}, or leave it "
-                    f"out on purpose (--columns {said})"
+                    _without(form, table, [one for one in filled(table) if one in names], name, meant)
                 )
+
+
+def _without(form: DataForm, table: Rows, own: Sequence[str], name: str, meant: Role) -> str:
+    """What to say of a column that would not be read, with the `--columns` that would be right."""
+    values = first_values(table)
+    right, others = (right_columns(values, form.layouts, needed) for needed in (name, ""))
+    rest = others if not right and sources(others) > set(own) else own
+    ways = [f"read it with --columns {','.join(right)}"] if right else []
+    ways += [meant.way, f"leave it out on purpose with --columns {','.join(rest)}"]
+    return (
+        f"{table.path}: the rows would be read as {form.name}, columns {listed(own)}, without column "
+        f"{quote(name)}, which may be {meant.means}; {', or '.join(ways)}"
+    )
 
 
 def role_of(column: str, roles: Sequence[Role], texts: bool = True) -> Role | None:
     """What a column's name says that it may be: its last word, and if it has no texts each of its words."""
-    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", column) if len(word) > 1]
-    while len(words) > 1 and words[-1] in _SAY_LITTLE:
-        words.pop()
+    words = words_of(column)
     for one in roles:
         own = words[-1:] if texts or one.of_numbers else [word for word in words if word not in _RIGHT]
         if own and one.names.issuperset(own):
             return one
     return None
+
+
+def parts_in(names: Iterable[str]) -> list[str]:
+    """The columns that may be a part of a prompt, or an answer."""
+    return [name for name in names if role_of(name, (prompt_role(), answer_role("")))]
 
 
 def _refuse_splits(table: Rows, read: Collection[str]) -> None:

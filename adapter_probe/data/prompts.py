@@ -12,8 +12,9 @@ import numpy as np
 
 from adapter_probe.data.encoding import add_arrays
 from adapter_probe.data.formats import RowOf, Rows, is_text
-from adapter_probe.data.forms import DataForm, prompt_role, refuse_unread, role
+from adapter_probe.data.forms import DataForm, parts_in, prompt_role, refuse_unread, role
 from adapter_probe.data.generating import Generation
+from adapter_probe.data.naming import ANSWERED, how_to_read
 from adapter_probe.data.request_rows import Request, chat_prompt
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import Encoder, Start, encoder_of
@@ -31,9 +32,8 @@ WRITTEN = DataForm(
         prompt_role(),
     ),
     also=(("prompt", " after `prompt`"), ("messages", " after `messages`"), ("answer", ", beside `answer`"),
-          ("answers", ", beside `answers`")),
+          ("answers", ", beside `answers`")), layouts=ANSWERED,
 )  # fmt: skip
-_RENAMED = ("question", "instruction", "input", "query", "problem")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,7 @@ def _prompt(row: RowOf, tokenizer: Any) -> Request:
     if {"prompt", "messages"} <= set(record):
         raise DataError(f"{row.place}: has both prompt and messages; --generate needs one of them")
     if not {"prompt", "messages"} & set(record):
-        own = next((one for one in _RENAMED if one in record), None)
-        hint = "" if own is None else f"; name the column {own} prompt (--columns prompt={own},answer)"
+        hint = how_to_read(dict(record), ANSWERED, parts_in(record))
         raise DataError(
             f"{row.place}: --generate needs a column prompt or messages; the row has {listed(record)}{hint}"
         )
@@ -100,10 +99,9 @@ def _prompt(row: RowOf, tokenizer: Any) -> Request:
 def _answers(row: RowOf) -> tuple[str, ...]:
     names = [name for name in ("answers", "answer") if name in row.record]
     if not names:
-        hint = "; what is right may be the column completion, which has to be named answer"
         raise DataError(
             f"{row.place}: --generate needs a column answer, or answers with several; the row has "
-            f"{listed(row.record)}{hint if 'completion' in row.record else ''}"
+            f"{listed(row.record)}{how_to_read(dict(row.record), ANSWERED, parts_in(row.record))}"
         )
     value = row.record[names[0]]
     found = value if names[0] == "answers" or isinstance(value, list) else [value]

@@ -41,7 +41,7 @@ _SUFFIXES = (*READERS, PARQUET)
 _TEXT = ".txt"  # of MRPC's corpus, and of words with tags
 _LINES_OF_TEXT = (
     ". Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
-    "with --label 0 --text 1"
+    "with --columns label=0,text=1"
 )
 _LFS = b"version https://git-lfs.github.com/spec/"
 _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validates on

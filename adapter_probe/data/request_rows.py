@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from adapter_probe.data.formats import READERS, RowOf, is_text
-from adapter_probe.data.forms import DataForm, answer_role, prompt_role, role
+from adapter_probe.data.forms import DataForm, answer_role, parts_in, prompt_role, role
+from adapter_probe.data.naming import ANSWERED, SCORED, are_choices, how_to_read
 from adapter_probe.errors import DataError, listed, one_line
 
 Form = Literal["choice", "completion", "text", "generation", "preference"]
@@ -216,29 +217,26 @@ class RowForm(NamedTuple):
     about: DataForm
 
 
-_AFTER_PROMPT = "give --generate to score what the model writes beside a column answer, name the columns "
-_AFTER_PROMPT += (
-    "context, choices and gold to score choices, or name it completion to score it after the prompt"
-)
+_AFTER_PROMPT = "give --generate to score what the model writes beside a column answer"
 _OF_TEXTS = "name the columns prompt and completion to score one after the other"
 _PREFERENCE = DataForm(
     "preferences", "`chosen` above `rejected`",
     (
-        prompt_role("name it prompt", "prompt"),
+        prompt_role(),
         answer_role("name what is preferred chosen and the other answer rejected"),
         role("the reference's", "logps", f"name both {' and '.join(REFERENCES)}", numbers=True),
     ),
-    also=(("prompt", ", after `prompt`"),),
+    also=(("prompt", ", after `prompt`"),), layouts=SCORED,
 )  # fmt: skip
 _CHOICES = answer_role("name the texts choices, and the number of the right one gold or answer")
 FORMS: dict[tuple[str, ...], RowForm] = {
     ("context", "choices", "gold"): RowForm("choice", _asked, DataForm(
         "choices", "the likeliest of `choices` after `context`, right is `gold`",
-        (_CHOICES, prompt_role("write it into the column context")),
+        (_CHOICES, prompt_role("write it into the column context")), layouts=SCORED,
     )),
     ("question", "choices", "answer"): RowForm("choice", _question, DataForm(
         "questions with choices", "the likeliest of `choices` after `question`, right is `answer`",
-        (_CHOICES, prompt_role("write it into the column question")),
+        (_CHOICES, prompt_role("write it into the column question")), layouts=SCORED,
     )),
     ("sentence_good", "sentence_bad"): RowForm("choice", _pair, DataForm(
         "minimal pairs", "`sentence_good` likelier than `sentence_bad`",
@@ -247,7 +245,7 @@ FORMS: dict[tuple[str, ...], RowForm] = {
     ("prompt", "completion"): RowForm("completion", _completion, DataForm(
         "completions", "likelihood of `completion` after `prompt`",
         (answer_role("name what is to be scored completion; of preferences, name the columns chosen and "
-                     "rejected"), prompt_role()),
+                     "rejected"), prompt_role()), layouts=SCORED,
     )),
     ("chosen", "rejected"): RowForm("preference", _preference, _PREFERENCE),
     ("messages",): RowForm("completion", _chat, DataForm(
@@ -257,11 +255,11 @@ FORMS: dict[tuple[str, ...], RowForm] = {
     )),
     ("text",): RowForm("text", lambda row, _: Request("", (row.filled("text"),)), DataForm(
         "texts", "likelihood of `text`",
-        (answer_role(_OF_TEXTS), prompt_role(_OF_TEXTS)), whole=True,
+        (answer_role(_OF_TEXTS), prompt_role(_OF_TEXTS)), whole=True, layouts=SCORED,
     )),
     ("prompt",): RowForm("text", lambda row, _: Request("", (row.filled("prompt"),)), DataForm(
         "texts", "likelihood of `prompt` as a text",
-        (answer_role(_AFTER_PROMPT, "completion"), prompt_role()),
+        (answer_role(_AFTER_PROMPT), prompt_role()), layouts=SCORED,
     )),
 }  # fmt: skip
 
@@ -311,9 +309,13 @@ def columns_of(row: RowOf) -> tuple[str, ...]:
     if found:
         return found[0]
     allowed = "; ".join(", ".join(columns) for columns in FORMS)
+    values, parts = dict(record), parts_in(record)
+    hint = how_to_read(values, SCORED, parts) or how_to_read(values, ANSWERED, parts, "--generate and ")
+    if not hint and are_choices(values):
+        hint = "; write choices as a list choices, the number of the right one as gold, and their context"
     raise DataError(
         f"{place}: columns {listed(record)} match no form of language model data: {allowed}"
-        f" (or a .txt file among {', '.join(READERS)})"
+        f" (or a .txt file among {', '.join(READERS)}){hint}"
     )
 
 

@@ -16,6 +16,7 @@ from adapter_probe.data.combining import Combine, Ranking, Similarities
 from adapter_probe.data.formats import RowOf, Rows, fingerprint_of, is_text
 from adapter_probe.data.forms import DataForm, Role, disagreeing, filled, prompt_role, refuse_unread, role
 from adapter_probe.data.labels import Split
+from adapter_probe.data.naming import COMPARED
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
@@ -37,9 +38,9 @@ _OTHERS: tuple[Role, ...] = (
 )  # fmt: skip
 TRIPLETS = DataForm("triplets", "is `positive` nearer than the negatives", _OTHERS, also=(
     ("query", " to `query`"), ("anchor", " to `anchor`")
-))  # fmt: skip
+), layouts=COMPARED)  # fmt: skip
 RETRIEVED = DataForm("queries with a similar text", "each query's `positive` among all rows'", _OTHERS,
-    also=(("query", ", for `query`"), ("anchor", ", for `anchor`")))  # fmt: skip
+    also=(("query", ", for `query`"), ("anchor", ", for `anchor`")), layouts=COMPARED)  # fmt: skip
 COLLECTION = DataForm("a collection", "documents of the corpus (`title` and `text`) by the query's `text`")
 RERANKED = DataForm(
     "queries with documents", "each `document` scored with its `query`",

@@ -132,7 +132,7 @@ def tag_columns(rows: Rows, words: str | None = None, tags: str | None = None) -
         if (other := disagreeing(rows, tags, others)) is not None:
             raise DataError(
                 f"{rows.path}: {tags} and {other} may both be the tags, and they differ; remove what is "
-                f"not, or name what is with --columns {words},{tags} (in training with --label)"
+                f"not, or name what is with --columns {words},{tags}"
             )
     return Columns(words, None, tags)
 

@@ -157,7 +157,7 @@ def find_task(
     if kind == "tokens" or (inferred and has_tags(tables[lead][0])):
         kind, columns = "tokens", tag_columns(tables[lead][0], text, label)
     elif chosen is None or asked:
-        columns = choose_columns(tables[lead][0], text, text_b, label)
+        columns = choose_columns(tables[lead][0], text, text_b, label, kind)
     else:
         columns = preset_columns(chosen, tables[lead][0])
     if lead != "test" and not test and "test" in tables and lacks_labels(tables["test"], columns):

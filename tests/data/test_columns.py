@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from typing import Any
 
 import pytest
@@ -177,14 +178,18 @@ REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
         for name in ("target", "output", "translation", "label", "question")
     },
     **{
-        f"preferences with {name}": ("causal", [{name: "a", **PAIR}], ("preferences", name, "name it prompt"))
+        f"preferences with {name}": (
+            "causal",
+            [{name: "a", **PAIR}],
+            ("preferences", name, f"--columns prompt={name},chosen,rejected"),
+        )
         for name in ("question", "instruction", "input", "query", "system_prompt")
     },
     **{
         f"reward of preferences with {name}": (
             "reward",
             [{name: "a", **PAIR}],
-            (name, f"--columns chosen,rejected,prompt={name}"),
+            (name, f"--columns prompt={name},chosen,rejected"),
         )
         for name in ("question", "instruction", "input")
     },
@@ -342,6 +347,64 @@ def test_what_may_be_a_part_of_the_question_is_refused_with_the_right_names(tmp_
     kind, rows, words = REFUSED[case]
     with pytest.raises(DataError, match=naming(*words)):
         examples_of(tmp_path, kind, rows)
+
+
+# Of layouts that are refused, the kind of head and the `--columns` that the line ends with.
+RIGHT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "Alpaca": ("causal", {"instruction": "a", "input": "c", "output": "c"},
+               "prompt=instruction,completion=output"),
+    "Dolly": ("causal", {"instruction": "a", "context": "c", "response": "c", "category": "x"},
+              "prompt=instruction,completion=response"),
+    "GSM8K": ("causal", {"question": "a", "answer": "c"}, "prompt=question,completion=answer"),
+    "FLAN": ("causal", {"inputs": "a", "targets": "c"}, "prompt=inputs,completion=targets"),
+    "MetaMath": ("causal", {"type": "x", "query": "a", "original_question": "c", "response": "c"},
+                 "prompt=query,completion=response"),
+    "MATH": ("causal", {"problem": "a", "level": "1", "solution": "c"}, "prompt=problem,completion=solution"),
+    "XSum": ("causal", {"document": "a", "summary": "c", "id": "1"}, "prompt=document,completion=summary"),
+    "HumanEval": ("causal", {"task_id": "x", "prompt": "a", "canonical_solution": "c"},
+                  "prompt,completion=canonical_solution"),
+    "MBPP": ("causal", {"text": "a", "code": "c"}, "prompt=text,completion=code"),
+    "prompts and responses": ("causal", {"prompt": "a", "response": "c"}, "prompt,completion=response"),
+    "conversations": ("causal", {"conversations": TALK}, "messages=conversations"),
+    "questions by an index": ("causal", {"question": "a", **CHOICE, "label": 1},
+                              "question,choices,answer=label"),
+    "HellaSwag by an index": ("causal", {"ctx": "a", "endings": ["a", "b"], "label": 1},
+                              "context=ctx,choices=endings,gold=label"),
+    "prompts with choices": ("causal", {"prompt": "a", **CHOICE, "answer": 0},
+                             "context=prompt,choices,gold=answer"),
+    "Orca's pairs": ("causal", {"system": "s", "question": "a", **PAIR}, "prompt=question,chosen,rejected"),
+    "questions with two answers": ("reward", {"question": "a", **PAIR}, "prompt=question,chosen,rejected"),
+    "answers by their names": ("causal", {"prompt": "a", "chosen_response": "c", "rejected_response": "c"},
+                               "prompt,chosen=chosen_response,rejected=rejected_response"),
+    "SQuAD to write": ("writing", {"context": "a", "question": "c", "answers": {"text": ["c"]}},
+                       "prompt=question,answers"),
+    "GSM8K to write": ("writing", {"question": "a", "answer": "b #### 1"}, "prompt=question,answer"),
+    "Alpaca to write": ("writing", {"instruction": "a", "input": "c", "output": "c"},
+                        "prompt=instruction,answer=output"),
+    "completions to write": ("writing", {"prompt": "a", "completion": "c"}, "prompt,answer=completion"),
+    "Natural Questions": ("embedding", {"query": "a", "answer": "c"}, "query,positive=answer"),
+    "GooAQ": ("embedding", {"question": "a", "answer": "c"}, "query=question,positive=answer"),
+    "a hard negative": ("embedding", {"anchor": "a", "positive": "b", "hard_negative": "c"},
+                        "anchor,positive,negative=hard_negative"),
+    "pos and neg": ("embedding", {"query": "a", "pos": "b", "neg": "c"}, "query,positive=pos,negative=neg"),
+    "an aspect": ("three classes", {"sentence": "a", "aspect": "c", "label": 1}, "sentence,label"),
+    "a comment": ("three classes", {"comment_text": "a", "intent": 1}, "text=comment_text,label=intent"),
+    "fine and coarse": ("three classes", {"text": "a", "fine_label": 1}, "text,label=fine_label"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_a_refusal_ends_with_columns_that_are_read(tmp_path, case):
+    kind, row, right = RIGHT[case]
+    rows = [row] if kind != "three classes" else [row, {**row, list(row)[-1]: 2}]
+    with pytest.raises(DataError) as refused:
+        examples_of(tmp_path, kind, rows)
+    assert str(refused.value).endswith(f"--columns {right}") or f"--columns {right}, or" in str(refused.value)
+    for one in re.findall(r"--columns ([\w=,]*\w)", str(refused.value)):
+        sources = {name.rpartition("=")[2] for name in one.split(",")}
+        unread = examples_of(tmp_path, kind, rows, reads=tuple(one.split(","))).question.unread
+        assert sources <= {*row}
+        assert unread == ()
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_columns_of_words_and_tags(name, text, expected, tmp_path):
     [
         ("a.conll", "a O\ndog B-PER X\n", ("line 2", "2 columns", "3")),
         ("a.conll", "dog\n", ("line 1", "word", "tag", "'dog'")),
-        ("a.txt", "good:a film\nbad:a long film\n", ("'.txt'", ".conll", "--label 0", "--text 1")),
+        ("a.txt", "good:a film\nbad:a long film\n", ("'.txt'", ".conll", "--columns label=0,text=1")),
         ("a.conll", "\n\n", ("empty",)),
     ],
 )

@@ -294,12 +294,12 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         (
             "title,label\na,1\n",
             {},
-            ("train.csv", "'title', 'label'", "--text"),
+            ("train.csv", "'title', 'label'", "--columns text=title,label"),
         ),
         (
             "text,note\na,1\n",
             {},
-            ("train.csv", "'text', 'note'", "--label", "--label 0"),
+            ("train.csv", "'text', 'note'", "--columns text,label=COLUMN", "label=0"),
         ),
         (
             f"{HEADER}a,1\n",
@@ -310,7 +310,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         (
             f"{HEADER}a,1\n",
             {"label": "text"},
-            ("train.csv", "text column", "'text', 'label'", "--text"),
+            ("train.csv", "text column", "'text', 'label'", "--columns"),
         ),
         (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, ("distinct", "'text', 'text'")),
         ("chosen,rejected\na,b\n", {}, ("train.csv", "preferences", "reward model")),
