@@ -1,9 +1,10 @@
-"""The help of a command: its options under headings, values in capitals."""
+"""How a command reads its options, each once, and its help: options under headings, values in capitals."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand
@@ -18,7 +19,14 @@ _FIRST = ("--data", "--metric", "--task", "--base", "--label-names", "--out")
 
 
 class PanelCommand(TyperCommand):
-    """A command whose help shows its options under headings."""
+    """A command whose help shows its options under headings, and of which no value is dropped."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser of the command's options, which refuses a second value of an option that takes one."""
+        parser = super().make_parser(ctx)
+        for option in {*parser._long_opt.values(), *parser._short_opt.values()}:
+            option.process = partial(_take_once, ctx, option, option.process)
+        return parser
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The parts of the line of usage, without braces around arguments."""
@@ -40,6 +48,15 @@ class PanelCommand(TyperCommand):
         for title, rows in records(self, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _take_once(context: Any, option: Any, take: Any, value: Any, state: Any) -> None:
+    given = option.const if option.action == "store_const" else value
+    earlier = state.opts.get(option.dest, given)
+    if option.action.startswith("store") and earlier != given:
+        flag = "/".join([*option.obj.opts, *option.obj.secondary_opts])
+        context.fail(f"{flag} is given twice, as {earlier!r} and as {given!r}, and takes one value")
+    take(value, state)
 
 
 def split_help(command: Any) -> tuple[str, str]:

@@ -25,9 +25,17 @@ from adapter_probe.analysis.summary import summarise
 from adapter_probe.records import to_record
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import make_folder, write_csv, write_json, write_text
+from adapter_probe.results.trial_files import claim_study
 from adapter_probe.spans import Site, Stack, join_stacks, span_variants
 
 STUDIES = Path(__file__).resolve().parent / "studies"
+_LONG = "-of-customer-messages-to-an-airline-2015-to-2019"
+_TOLD = {  # of the documentation's sweeps: the base, and numbers of examples to train and to validate on
+    "tradeoff": ("all-MiniLM-L6-v2", (1_600, 400), {"corporate_messaging": (1_600, 311)}),
+    "methods": ("gte-small", (4_000, 1_464), {"cola": (8_551, 1_043)}),
+    "init-sweep": ("gte-small", (1_600, 400), {"corporate_messaging": (1_600, 311)}),
+    "init-sweep/lora": ("gte-small", (4_000, 1_464), {"sst2": (4_000, 872)}),
+}
 _RESAMPLES = 400  # of made-up results, whose intervals need not be exact
 
 
@@ -266,24 +274,16 @@ def strengths(path: Path, n_spans: int) -> None:
 
 def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None, equal: bool = False) -> None:
     """Write an initialisation sweep of the documentation, perhaps of fewer seeds or with equal scores."""
-    make_folder(path)
     if seeds is None and not equal:
-        write_csv(
-            path / "sweep.csv",
-            pd.read_csv(
-                STUDIES / source / "sweep.csv"
-                if source == "init-sweep"
-                else STUDIES / source / "init-sweep.csv"
-            ),
-        )
-        if (trials := STUDIES / source / "trials.csv").exists():
-            write_csv(path / "trials.csv", pd.read_csv(trials))
-        return
-    trials = _typed(pd.read_csv(STUDIES / source / "trials.csv"))
-    trials = trials[(trials["seed"] < (seeds or 99)) & (trials["task"] == trials["task"].iloc[0])]
-    trials = trials.assign(score=0.54, majority_score=np.nan) if equal else trials
-    write_csv(path / "trials.csv", trials)
-    write_csv(path / "sweep.csv", sweeps.init_sweep_table(trials))
+        copied = "sweep.csv" if source == "init-sweep" else "init-sweep.csv"
+        table = pd.read_csv(STUDIES / source / copied)
+        trials = pd.read_csv(STUDIES / source / "trials.csv")
+    else:
+        trials = _typed(pd.read_csv(STUDIES / source / "trials.csv"))
+        trials = trials[(trials["seed"] < (seeds or 99)) & (trials["task"] == trials["task"].iloc[0])]
+        trials = trials.assign(score=0.54, majority_score=np.nan) if equal else trials
+        table = sweeps.init_sweep_table(trials)
+    _write_sweep(path, source, {"trials.csv": trials, "sweep.csv": table})
 
 
 def tradeoff(
@@ -294,19 +294,31 @@ def tradeoff(
     long: bool = False,
 ) -> None:
     """Write a trade-off of the documentation, perhaps of some tasks and of fewer seeds."""
-    make_folder(path)
     trials = _typed(pd.read_csv(STUDIES / source / "trials.csv"))
     if tasks:
         trials = trials[trials["task"].isin(tasks)]
     if seeds is not None:
         trials = trials[trials["seed"] < seeds]
     if long:
-        trials = trials.assign(task=trials["task"] + "-of-customer-messages-to-an-airline-2015-to-2019")
-    write_csv(path / "trials.csv", trials)
-    write_csv(path / "tradeoff.csv", sweeps.tradeoff_table(trials))
-    write_csv(path / "aggregate.csv", sweeps.aggregate_table(trials))
+        trials = trials.assign(task=trials["task"] + _LONG)
+    tables = {"trials.csv": trials, "tradeoff.csv": sweeps.tradeoff_table(trials)}
+    tables["aggregate.csv"] = sweeps.aggregate_table(trials)
     if len(table := sweeps.size_table(trials)):
-        write_csv(path / "sizes.csv", table)
+        tables["sizes.csv"] = table
+    _write_sweep(path, source, tables)
+
+
+def _write_sweep(path: Path, source: str, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Write the tables of a sweep, and what the study's page says of its base and its examples."""
+    base, usual, others = _TOLD[source]
+    own = {
+        task: others.get(task.removesuffix(_LONG), usual) for task in tables["trials.csv"]["task"].unique()
+    }
+    examples = {task: {"train": train, "validation": validation} for task, (train, validation) in own.items()}
+    make_folder(path)
+    claim_study(path, source, {}, {task: {} for task in own}, {"base": base, "examples": examples})
+    for name, table in tables.items():
+        write_csv(path / name, table)
 
 
 def overlay(path: Path) -> None:

@@ -128,7 +128,7 @@ def draw(
     Pareto frontier; the dotted line is full fine-tuning; published medians are thin and hollow.
     """
     curves.tidy_axes(ax)
-    ax.set_xlabel("trained parameters per task, without the head")
+    ax.set_xlabel("trained parameters per task, without the head" + curves.LOG)
     ax.set_ylabel("score − mean of full fine-tuning (points)")
     ax.axhline(0, color=style.FAINT, linestyle=":", linewidth=0.9 * style.scale_factor(), zorder=1.5)
     if published is not None:
@@ -196,7 +196,7 @@ def _caption(
     return caption_of(
         [
             "Difference to the mean score of full fine-tuning on the same task, in points, against the number"
-            f" of parameters trained per task, without the head (mean over tasks), for {counts}:"
+            f" of parameters trained per task, without the head (mean over tasks; log scale), for {counts}:"
             f" {', '.join(task_label(task) for task in tasks)}.",
             "Left or top: median and 20th to 80th percentile over tasks of the mean score over seeds. Right"
             f" or bottom: interquartile mean over all tasks' trials{interval}.",
@@ -274,7 +274,7 @@ def draw_sizes(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None)
     shown = sizes[:: -1 - len(sizes) // 9]  # from the greatest down, few enough not to touch
     ax.set_xticks(shown, labels=[f"{size:.0f}" for size in shown])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("adapter size (logarithmic)")
+    ax.set_xlabel("adapter size" + curves.LOG)
     ax.set_ylabel("validation score × 100")
     entries = zip(*ax.get_legend_handles_labels())
     return sorted(entries, key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
@@ -289,7 +289,7 @@ def _sizes_caption(frame: pd.DataFrame, paper: bool) -> str:
     bars = bars if frame["sem"].notna().any() else "one seed, so without bars"
     return caption_of(
         [
-            f"Validation score against adapter size, one line per task and {mean}; {bars}.",
+            f"Validation score against adapter size{curves.LOG}, one line per task and {mean}; {bars}.",
             paper
             and f"Thin line with hollow marks: {SOURCE}, section 3.6, mean over eight GLUE tasks, "
             "BERT-large.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,8 @@ FOOT = 0.06  # fraction of the axes' height: position of marks without a value, 
 _FAR = 0.6  # of the range of scores
 _ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"
+LOG = " (log scale)"
+"""What labels and captions of logarithmic axes end with."""
 ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
 _COUNT = "trained_parameters"
 _MAJORITY = "majority class"
@@ -380,8 +382,10 @@ def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None], tried
     return f"{counted} per point{seeds}{_settings(points, tried)}"
 
 
-def told_sentences(records: Iterable[SweepRecord | TradeoffRecord]) -> list[str]:
-    """The base of each study and the numbers of its examples, where they are known."""
+def told_sentences(
+    records: Iterable[SweepRecord | TradeoffRecord], tasks: Container[str] | None = None
+) -> list[str]:
+    """The base of each study and the numbers of its examples, of some tasks or all, where they are known."""
     found = []
     for record in records:
         told = section_of(section_of(record.identity, "study"), "told")
@@ -390,6 +394,7 @@ def told_sentences(records: Iterable[SweepRecord | TradeoffRecord]) -> list[str]
         sizes = [
             f"{task_label(task)} {own['train']:,} and {own['validation']:,}"
             for task, own in section_of(told, "examples").items()
+            if tasks is None or task in tasks
         ]
         if sizes:
             found.append(f"Examples trained and scored on: {'; '.join(sizes)}.")

@@ -96,7 +96,7 @@ def draw(series: Sequence[ScoreSeries], ax: Axes) -> list[LegendEntry]:
     curves.tidy_axes(ax)
     curves.decade_ticks(ax, *limits)
     ax.xaxis.set_major_locator(_Decades(*limits))
-    ax.set_xlabel(r"std $\sigma$ of the initialisation")
+    ax.set_xlabel(r"std $\sigma$ of the initialisation" + curves.LOG)
     ax.set_ylabel(f"validation {label}")
     if places := _places(series):
         _add_categories(ax, places, limits)
@@ -157,7 +157,7 @@ def _add_categories(ax: Axes, places: Mapping[str, float], limits: tuple[float, 
     words = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "size": style.tick_size()}
     ax.set_xticks(list(places.values()), [escape_mathtext(name) for name in places], minor=True, **words)
     ax.tick_params(axis="x", which="minor", length=ax.xaxis.get_major_ticks(1)[0].get_tick_padding() * 0.6)
-    ax.set_xlabel(r"std $\sigma$ of the initialisation, and PEFT's by name")
+    ax.set_xlabel(rf"std $\sigma$ of the initialisation{curves.LOG}, and PEFT's by name")
 
 
 def _draw_series(ax: Axes, one: ScoreSeries, mark: MarkerStyle, factor: float, shift: float) -> None:
@@ -270,7 +270,7 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
     return caption_of(
         [
             f"Validation {wording.metric_name(metric)} against the standard deviation σ of "
-            f"{' or of '.join(told)}.",
+            f"{' or of '.join(told)}{curves.LOG}.",
             _places(series) and "To the right of the line: initialisations of PEFT by name.",
             any(one.has_means for one in series) and f"{curves.MEANS}.",
             *of_runs,

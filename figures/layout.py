@@ -89,8 +89,12 @@ def size_in_points(ax: Axes) -> tuple[float, float]:
     return float(width), float(height)
 
 
-def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
-    """A legend below everything, in as few rows as the figure's width allows."""
+def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]], axis: str = "") -> None:
+    """A legend below everything, in as few rows as the figure's width allows.
+
+    Args:
+        axis: the label of an axis that all panels share, which stands between them and the legend.
+    """
     size, handles = style.tick_size(), [handle for handle, _ in entries]
     gap = 4.5 * size  # points: a handle and what is around it
     labels = [style.wrap_text(label, size, 72 * figure.get_figwidth() - gap) for _, label in entries]
@@ -100,10 +104,13 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
         if sum(map(max, columns)) <= 72 * figure.get_figwidth():
             break
     if labels:
-        figure.legend(
+        legend = figure.legend(
             handles, labels, loc="outside lower center", ncols=len(columns), handlelength=2.4,
             handletextpad=0.5, columnspacing=1.6, labelspacing=0.35, borderpad=0, borderaxespad=_LEGEND_PAD,
+            title=style.wrap_text(axis, style.label_size(), 72 * figure.get_figwidth()) or None,
+            title_fontsize=style.label_size(),
         )  # fmt: skip
+        legend.get_title().set_multialignment("center")
 
 
 def title_above(ax: Axes, notes: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from adapter_probe.results.schema import span_columns
 
 from . import style
 from .ablation_words import question_sentences
-from .curves import MarkerStyle, line_props, tidy_axes
+from .curves import LOG, MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing, caption_of, identity_of, of_kind, undefined_text
 from .layout import one_panel, size_in_points
 from .legends import LegendEntry, PointLabel, label_points, with_legend
@@ -62,12 +62,13 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         if isinstance(record, RankRecord):
             figure = one_panel(partial(_draw_spectra, record), options, 0.7, 0.45)
             summary, n_maps = record.summary, record.spectra["module"].nunique()
+            model = f" ({summary.model})" if summary.model else ""
             said = (
-                f"{task}{f' ({summary.model})' if summary.model else ''}: the singular values of what the"
-                f" {record.parts} add to {n_maps} maps, in each layer the"
-                " root of the mean of their squares, the largest first. The effective rank of a map (Roy and"
-                f" Vetterli 2007) is {wording.rounded(summary.effective)} of {summary.largest} in the mean of"
-                " the maps. It says how evenly the change is spread, not what it is needed for."
+                f"{task}{model}: the singular values of what the {record.parts} add to {n_maps} weight"
+                " matrices, in each layer the root of the mean of their squares, the largest first. The"
+                " effective rank of a matrix (Roy and Vetterli 2007) is"
+                f" {wording.rounded(summary.effective)} of {summary.largest} in the mean of the matrices. It"
+                " says how evenly the change is spread, not what it is needed for."
             )
             title = f"{task}: singular values"
             yield Drawing(f"spectra{suffix}", title, figure, record.spectra, said, identity)
@@ -80,7 +81,7 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     if isinstance(record, RankRecord):
         frame = record.ranks.rename(columns={"rank": "strength"})
         intact, done, against = record.summary.largest, "cut", "all directions"
-        axis = "directions kept (logarithmic), and their energy"
+        axis = f"directions kept{LOG}, and their energy"
         ax.set_xscale("log", base=2)
     else:
         frame, intact, done, against = record.strengths, 1, "scaled", "strength 1"
@@ -187,7 +188,7 @@ def _band(frame: pd.DataFrame, metric: str, intact_at: float) -> tuple[np.ndarra
 
 
 def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
-    """Of every layer the root mean square of its maps' singular values, by direction."""
+    """Of every layer the root mean square of its matrices' singular values, by direction."""
     frame = record.spectra.assign(square=record.spectra["value"] ** 2)
     own = [name for name in ("stack", "layer") if name in frame]
     by_layer = frame.groupby([*own, "direction"])["square"].mean().pow(0.5)
@@ -210,8 +211,8 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     if isinstance(record, RankRecord):
         frame, against, asked = record.ranks, "all directions", "How many are needed? "
         changed = (
-            f"what the {record.parts} add to each map keeps only its largest singular values, as many as "
-            f"the axis says, without retraining; {record.summary.largest} are all"
+            f"what the {record.parts} add to each weight matrix keeps only its largest singular values, as "
+            f"many as the axis{LOG} says, without retraining; {record.summary.largest} are all"
         )
         more = " Below the axis, their energy: the share of the squared singular values that they have."
     else:

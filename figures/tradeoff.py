@@ -27,6 +27,7 @@ from .tradeoff_panel import COSTS, draw, in_shares, legend_entries, parameter_ax
 from .venues import FigureOptions
 
 _ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.9, 1.4  # height over width of a panel; inches
+_TICK = 7.0  # points: the size of tick labels at which panels may be as narrow
 
 
 def tradeoff_series(
@@ -103,24 +104,42 @@ def tradeoff(
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of each trade-off, one panel per task, with its CSV and caption."""
+    """The figures of each trade-off, a panel per task on as many pages as they need, with CSV and caption."""
     for study, suffix in of_kind(studies, TradeoffRecord):
         series, cost = tradeoff_series(study, options.paper, options.x, options.overlay), COSTS[options.x]
-        names = " and ".join(dict.fromkeys(curve.name for curve in series))
-        title = f"{names}: score against {cost.axis.partition(' per task')[0].partition(' (')[0]}"
         stem = f"tradeoff-{'tasks' if options.x == 'parameters' else options.x}{suffix}"
-        figure, numbers = tradeoff_figure(series, options), curves.numbers_of(series)
-        if options.x == "parameters":  # rows of others have no other number
-            numbers["trained_parameters"] = numbers.pop("total").fillna(numbers["trained_parameters"])
-        numbers = numbers.rename(columns={"trained_parameters": cost.column})
-        caption = caption_of([_caption(series), *curves.told_sentences([study])])
-        yield Drawing(stem, title, figure, numbers, caption, identity_of([study]))
+        columns, pages = _pages(series, options)
+        for number, page in enumerate(pages, 1):
+            names = " and ".join(dict.fromkeys(curve.name for curve in page))
+            title = f"{names}: score against {cost.axis.partition(' per task')[0].partition(' (')[0]}"
+            numbers = curves.numbers_of(page)
+            if options.x == "parameters":  # rows of others have no other number
+                numbers["trained_parameters"] = numbers.pop("total").fillna(numbers["trained_parameters"])
+            numbers = numbers.rename(columns={"trained_parameters": cost.column})
+            told = curves.told_sentences([study], {str(curve.points["task"].iloc[0]) for curve in page})
+            yield Drawing(
+                f"{stem}-{number}" if len(pages) > 1 else stem, title,
+                _tradeoff_figure(page, series, columns, options), numbers,
+                caption_of([_caption(page), *told]), identity_of([study]),
+            )  # fmt: skip
 
 
-def tradeoff_figure(series: Sequence[ScoreSeries], options: FigureOptions) -> Figure:
-    """One panel per task with a common parameter axis, and the legend below."""
-    width, n = options.width("half" if len(series) == 1 else "full"), len(series)
-    columns = 1 if width < WIDE else 2 if n in (2, 4) else min(n, int(width / _NARROWEST), 3)
+def _pages(series: Sequence[ScoreSeries], options: FigureOptions) -> tuple[int, list[list[ScoreSeries]]]:
+    """The columns of panels, and the series of each page, whose rows are as many as a page is high."""
+    width, n, venue = options.width("half" if len(series) == 1 else "full"), len(series), options.venue
+    narrowest = _NARROWEST * venue.tick / _TICK
+    columns = 1 if width < WIDE else 2 if n in (2, 4) else min(n, int(width / narrowest), 3)
+    rows = -(-n // columns)
+    n_pages = -(-rows // max(1, int((venue.tallest - _LEGEND) / _LOWEST_ROW)))
+    ends = columns * np.cumsum([len(part) for part in np.array_split(np.arange(rows), n_pages)])
+    return columns, [list(series[start:end]) for start, end in zip((0, *ends), ends)]
+
+
+def _tradeoff_figure(
+    series: Sequence[ScoreSeries], beside: Sequence[ScoreSeries], columns: int, options: FigureOptions
+) -> Figure:
+    """One panel per task with a parameter axis that is the same on all pages, and the legend below."""
+    width, n = options.width("half" if len(beside) == 1 else "full"), len(series)
     rows = -(-n // columns)
     metrics = {curve.metric for curve in series}
     with style.paper_style(options.venue):
@@ -128,12 +147,15 @@ def tradeoff_figure(series: Sequence[ScoreSeries], options: FigureOptions) -> Fi
         for index, curve in enumerate(series):
             ax = figure.add_subplot(rows, columns, index + 1)
             ax.set_box_aspect(_ASPECT if columns > 1 or width < WIDE else 0.5)
-            draw(curve, ax, beside=series, legend=False)
-            last = index + columns >= n
-            ax.set_xlabel(parameter_axis(series) if last else "")
-            ax.tick_params(axis="x", labelbottom=last)
-            ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
-        legend_below(figure, legend_entries(series, figure.axes[:n]))
+            draw(curve, ax, beside=beside, legend=False)
+            ax.tick_params(axis="x", labelbottom=index + columns >= n)
+            if len(beside) > 1:
+                ax.set_xlabel("")
+                ax.set_ylabel(wording.score_axis(curve.metric)[1])
+            if len(metrics) == 1 and index % columns:
+                ax.set_ylabel("")
+        axis = parameter_axis(beside) if len(beside) > 1 else ""
+        legend_below(figure, legend_entries(series, figure.axes[:n]), axis)
         return fit_height(figure, max(options.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
 
 
@@ -153,7 +175,7 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
         axis = "as a percentage of the base model that is adapted: each line's own"
     return caption_of(
         [
-            f"Validation {wording.metric_name(metric)} against {cost.told.format(axis=axis)}.",
+            f"Validation {wording.metric_name(metric)} against {cost.told.format(axis=axis)}{curves.LOG}.",
             f"{curves.MEANS}; labels give the size of the adapters, the rank of LoRA and the like, or the"
             " number k of fine-tuned top layers.",
             f"{curves.runs_text(points, [one.trials for one in series], max(one.tried for one in series))}.",

@@ -119,7 +119,7 @@ def parameter_axis(series: Sequence[ScoreSeries]) -> str:
     """The label of the axis."""
     known = any(np.isfinite(curve.base_parameters) for curve in series)
     more = " (% of its own base)" if in_shares(series) else ", and % of the base" if known else ""
-    return f"{COSTS[series[0].x].axis}{more}{'' if series[0].x == 'parameters' else ', logarithmic'}"
+    return f"{COSTS[series[0].x].axis}{more}{curves.LOG}"
 
 
 def limits_of(series: Sequence[ScoreSeries]) -> tuple[float, float]:

@@ -94,7 +94,7 @@ def test_a_column_that_is_not_there(option, check, train_arguments, tmp_path):
     ],
 )
 def test_a_bad_option(command, options, named, check, train_arguments, trained, tmp_path):
-    arguments = train_arguments if command == "train" else (command, trained)
+    arguments = train_arguments[:5] if command == "train" else (command, trained)  # without other options
     check(*arguments, "--out", tmp_path / "out", *options.split(), named=named)
     assert not (tmp_path / "out").exists()
 
@@ -252,6 +252,13 @@ general.GeneralRunner.outputs = broken
         (["ablate", "x", "--nope"], ["--nope"]),
         (["figures", "x", "--style"], ["--style", "adapter-probe --help"]),
         (["ablation"], ["'ablation'"]),
+        (["ablate", "x", "--split", "validation", "--split=train"], ["--split", "'validation'", "'train'"]),
+        (["report", "x", "--tolerance", "1", "--tolerance", "2"], ["--tolerance", "'1'", "'2'"]),
+        (["init-sweep", "--base", "a", "--base", "b", "--dry-run"], ["--base", "'a'", "'b'"]),
+        (
+            ["ablate", "none", "--split", "train", "--split", "train", "--json", "--json"],
+            ["none"],
+        ),  # the same
         (["tradeoff", "--base", "b", "--task", "t", "--out", "o", "--sizes", "2,,8"], ["--sizes", "'2,,8'"]),
     ],
 )

@@ -23,7 +23,7 @@ from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.table_layouts import tables
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 from adapter_probe.studies.load import studies_of
-from adapter_probe.wording import cell_text, number_of
+from adapter_probe.wording import cell_text, number_of, task_label
 
 OPTIONS = FigureOptions(PAPER, formats=("png",))
 CASES = module("gallery_cases")
@@ -309,12 +309,33 @@ def test_a_method_has_one_number_of_parameters(gallery_results):
     placed = {round(float(x)) for bars in ax.containers for x in bars[0].get_xdata()}
     some = {n for n in counts if n > 0}
     assert {n for n in placed if n >= min(some)} == some
-    assert names(ax.get_xlabel(), "parameters", "without the head")
+    assert names(" ".join(ax.get_xlabel().split()), "parameters", "without the head", "log scale")
     first = next(iter(tables([study.record], OPTIONS))).text.set_index("method")["parameters"]
     printed = {line.partition(": ")[2]: said for line, said in study.rows()}
     for label, n in counts[counts > 0].items():
         assert first[label] == f"{n:,}"
         assert f" {n:,} parameters" in printed[label]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("look", "column", "n_pages"), [("paper", "half", 3), ("jmlr", "full", 2), ("talk", "full", 5)]
+)
+def test_many_tasks_are_drawn_on_pages_that_can_be_printed(gallery_results, look, column, n_pages):
+    (case,) = (case for case in CASES.CASES if case.name == "tradeoff")
+    CASES.write(gallery_results, [case])
+    (study,) = case.studies(gallery_results)
+    made = figures_of([study.record], FigureOptions(VENUES[look], column))
+    pages = [one for one in made if one.stem.startswith("tradeoff-tasks")]
+    assert [one.stem for one in pages] == [f"tradeoff-tasks-{n + 1}" for n in range(n_pages)]
+    assert max(one.figure.get_figheight() for one in pages) <= (3.5 if look == "talk" else 9)
+    assert [task for one in pages for task in one.frame["task"].unique()] == [*study.table["task"].unique()]
+    assert len({ax.get_xlim() for one in pages for ax in one.figure.axes}) == 1
+    for one in pages:
+        told = one.caption.partition("scored on: ")[2]
+        assert [task for task in study.table["task"].unique() if task_label(task) in told] == [
+            *one.frame["task"].unique()
+        ]
 
 
 def case_drawn(name: str, style_name: str, root: Path):
