@@ -193,9 +193,11 @@ def _identify(
     found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None, hashed: bool = True
 ) -> BaseIdentity:
     config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
-    digest = ""
-    if hashed:
-        digest = _hash_weights(model, missing) if method is None else hash_stored(model, missing)
+    digest, body = "", ""
+    if hashed and method is None:
+        digest, body = _hash_weights(model, missing)
+    elif hashed:
+        digest = hash_stored(model, missing)
     return BaseIdentity(
         name=found.name,
         revision=found.revision,
@@ -204,6 +206,7 @@ def _identify(
         hidden_size=int(getattr(config, "hidden_size", 0) or embeddings.weight.shape[1]),
         vocab_size=int(embeddings.weight.shape[0]),
         config=config_settings(found.fields),
+        without_pooler_sha256=body,
     )
 
 
@@ -318,9 +321,13 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
                 nn.init.zeros_(parameter)
 
 
-def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
-    """SHA-256 of what a base stores, in float32, under its names inside it, without what it lacks."""
-    weights = hashlib.sha256()
+def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> tuple[str, str]:
+    """SHA-256 of what a base stores, in float32, under its names inside it, without what it lacks.
+
+    Returns:
+        the hash, and that without the pooler where that comes last, or empty.
+    """
+    weights, body = hashlib.sha256(), ""
     prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
     hashed = _stored(model.base_model)
     if model.get_output_embeddings() is not None:  # the head belongs to a language model
@@ -328,9 +335,11 @@ def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
         hashed |= {name: t for name, t in _stored(model).items() if id(t) not in inside}
     for tensor_name, parameter in sorted(hashed.items()):
         if f"{prefix}{tensor_name}" not in missing:
+            pooled = tensor_name.startswith("pooler.")
+            body = body or weights.hexdigest() if pooled else ""
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
-    return weights.hexdigest()
+    return weights.hexdigest(), body
 
 
 def _stored(model: nn.Module) -> dict[str, Tensor]:

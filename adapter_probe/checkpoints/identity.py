@@ -46,6 +46,7 @@ class BaseIdentity:
             output embedding's, if it is not tied.
         n_layers, hidden_size, vocab_size: dimensions, for a clear message if a base cannot fit.
         config: fields of its config.json that can change a number, see `config_settings`.
+        without_pooler_sha256: the same without the pooler, where that is the last part; else empty.
     """
 
     name: str
@@ -55,6 +56,7 @@ class BaseIdentity:
     hidden_size: int
     vocab_size: int
     config: dict[str, Any]
+    without_pooler_sha256: str = ""
 
 
 def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def assemble_results(
     if opened.quantised or opened.dequantised:
         stored = "stored quantised, dequantised while it was loaded"
         settings["base_weights"] = f"quantised with {opened.quantised}" if opened.quantised else stored
+    if described.base.without_pooler_sha256:
+        settings["base_without_pooler"] = described.base.without_pooler_sha256
     if guard is not None:
         settings["guard"] = guard
     if request.data:

@@ -87,7 +87,8 @@ class Average(SeveralAblations):
 
     Attributes:
         record: the numbers.
-        note: what is not known of the trainings, one sentence; empty if they were compared.
+        note: in what else than the seed the trainings differ, and what is not known of them; empty if they
+            were compared and nothing does.
     """
 
     record: AverageRecord
@@ -183,10 +184,7 @@ _APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precisio
 _OF_ONE_RUN = ("seed", "question", "validation_scores", "majority_score")
 """What the record of a training has besides its settings."""
 _UNKNOWN = "not compared, as they are not recorded beside all studies; different seeds alone are assumed"
-_POOLER = (
-    ". Trainings that each draw a new pooler and save it with the base have other bases; with "
-    "modules_to_save=['pooler', 'classifier'] they have the same one"
-)
+_POOLERS = "each has its own pooler, drawn anew and saved with its base; all else of the bases is the same"
 
 
 @checked
@@ -207,14 +205,16 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     known: dict[str, str] = {}
     trainings = [_training_of(one) for one in ablations]
     first = next((one for one in trainings if one is not None), None)
+    bodies = {one.settings.get("base_without_pooler", "") for one in results}
+    weights = {section_of(one.identity, "base").get("weights_sha256") for one in results}
+    own_poolers = len(weights) > 1 and len(bodies) == 1 and "" not in bodies
     for study, name, training in zip(results, names, trainings):
-        other_base = section_of(study.identity, "base") != section_of(results[0].identity, "base")
         refuse_changes(
             {**results[0].identity, "training": first},
             {**study.identity, "training": first if training is None else training},
             f"{names[0]} and {name} differ in more than the seed",
-            f"; average only ablations of the same training with different seeds{_POOLER * other_base}",
-            apart=_APART,
+            "; average only ablations of the same training with different seeds",
+            apart=_APART | ({"base.weights_sha256"} if own_poolers else set()),
         )
         tensors = hash_json(study.identity.get("checkpoint"))
         if (other := known.setdefault(tensors, name)) != name:
@@ -224,7 +224,8 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
             )
     tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
     record = average_ablations(results, names, next(tasks, ""))
-    return Average(replace(record, **_told(ablations, names)), _UNKNOWN if None in trainings else "")
+    note = "; ".join([_POOLERS] * own_poolers + [_UNKNOWN] * (None in trainings))
+    return Average(replace(record, **_told(ablations, names)), note)
 
 
 def _training_of(study: Ablation) -> dict[str, Any] | None:

@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from embedding_folders import encoder
 from matplotlib import pyplot as plt
+from peft import LoraConfig, get_peft_model
 from refusals import names, naming, says, value_of
+from transformers import AutoTokenizer, BertForSequenceClassification
 from typer.testing import CliRunner
 
 import adapter_probe as ap
@@ -208,3 +212,29 @@ def test_trainings_are_compared_where_checkpoints_record_them(checkpoint, other,
     unknown = averaged({})
     assert "assumed" in unknown.note
     assert unknown.note in repr(unknown)
+
+
+def test_seeds_that_each_drew_a_pooler_are_averaged_and_said_to_differ_in_it(tmp_path):
+    """The plainest script on a base of sentence embeddings, each of whose trainings saves its base."""
+    plain, studies = encoder(tmp_path / "plain", 2), []
+    for seed, damaged in ((1, False), (2, False), (3, True)):
+        torch.manual_seed(seed)
+        model = BertForSequenceClassification.from_pretrained(plain, num_labels=2)
+        model.bert.encoder.layer[0].output.dense.weight.data.add_(float(damaged))
+        base = tmp_path / f"base-{seed}"
+        model.save_pretrained(base)
+        AutoTokenizer.from_pretrained(plain).save_pretrained(base)
+        config = LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS", init_lora_weights=False)
+        get_peft_model(BertForSequenceClassification.from_pretrained(base), config).save_pretrained(
+            tmp_path / str(seed)
+        )
+        rows = [{"text": "ab c" * n, "label": n % 2} for n in range(1, 9)]
+        studies.append(
+            ap.ablate(tmp_path / str(seed), data=rows, metric="kl", spans="single", progress=False)
+        )
+    mean = ap.average(studies[:2])
+    assert "own pooler" in mean.note
+    own = [study.spans["delta_points"].to_numpy() for study in studies[:2]]
+    np.testing.assert_allclose(mean.spans["delta_points"], np.mean(own, axis=0))
+    with pytest.raises(ap.AdapterProbeError, match=naming("base.weights_sha256")):
+        ap.average(studies[1:])
