@@ -6,12 +6,22 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w-][\w./-]*))?")
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Whether something that is no path on this machine can be a name on the hub, ``owner/name``."""
+    """Whether something that is no path on this machine can be a name on the hub, ``owner/name``.
+
+    A commit, branch or tag may stand behind it, ``owner/name@revision``.
+    """
     return is_missing(name) and _NAME.fullmatch(str(name)) is not None
+
+
+def name_and_revision(name: str) -> tuple[str, str | None]:
+    """A name on the hub, and the revision behind it, if there is one."""
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    return found["name"], found["revision"]
 
 
 def is_missing(path: str | Path) -> bool:

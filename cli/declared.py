@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from adapter_probe.jobs.resources import SlurmOptions, choose_options
+from adapter_probe.jobs.resources import SlurmOptions
 from adapter_probe.settings import (
     annotations_of,
     choices_of,
@@ -108,6 +108,9 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
         shown = about.get("text") or ",".join(written) or True
         # What is given counts as given, also where it equals the default; given twice, both count.
         default, kind = None, list[str]
+    elif kind is options.pairs:
+        read = lambda texts: options.pairs(texts, flag_of(one.name))  # noqa: E731
+        default, kind = None, list[str]
     elif default is None or default == "":
         default, kind = None, kind | None
     repeatable = get_origin(kind) is list and metavar != "LIST" and not about.get("argument")
@@ -137,6 +140,8 @@ def _in_shell(annotation: Any) -> Any:
     for kind in kinds:
         if is_list(kind):
             return {int: options.whole_numbers, float: options.numbers}.get(get_args(kind)[0], options.texts)
+        if get_origin(kind) is Mapping:
+            return options.pairs
         if any(choices_of(kind)):
             return kind
     return next((kind for kind in _SHELL if kind in kinds), None)
@@ -144,38 +149,20 @@ def _in_shell(annotation: Any) -> Any:
 
 @cache
 def _slurm() -> dict[str, _Option]:
-    """The options that describe a cluster: those of `SlurmOptions`, none of which has a default here."""
-    own = {name: _without_default(option) for name, option in Declared(SlurmOptions)._own.items()}
+    """The options that describe a cluster: the choice of one, and those of `SlurmOptions`."""
     flag = typer.Option(
         "--slurm", rich_help_panel=SlurmOptions.panel,
         help="Submit the work to a SLURM cluster as a job array; --device is then that of each node.",
     )  # fmt: skip
-    file = typer.Option(
-        "--slurm-config", metavar="FILE", rich_help_panel=SlurmOptions.panel,
-        help="TOML file with defaults for the options of SLURM; a table [sbatch] sets any other option of "
-        "sbatch.",
-    )  # fmt: skip
-    last = _Option(_parameter("slurm_config", None, Path | None, file))
-    return {"slurm": _Option(_parameter("slurm", False, bool, flag)), **own, "slurm_config": last}
-
-
-def _without_default(option: _Option) -> _Option:
-    """An option that is None unless it is given; its help tells what is used then."""
-    parameter = option.parameter
-    if not parameter.default:
-        return option
-    kind, told = get_args(parameter.annotation)
-    told.help = f"{told.help} By default {parameter.default}."
-    return _Option(parameter.replace(default=None, annotation=Annotated[kind | None, told]), option.read)
+    return {"slurm": _Option(_parameter("slurm", False, bool, flag)), **Declared(SlurmOptions)._own}
 
 
 def _cluster(given: dict[str, Any]) -> SlurmOptions | None:
     """The cluster that the options describe; None without ``--slurm``."""
-    usual = {name: option.parameter.default for name, option in _slurm().items()}
-    chosen = {name: value for name, value in given.items() if value != usual[name]}
+    known = _slurm()
+    chosen = {k: known[k].read(v) for k, v in given.items() if v != known[k].parameter.default}
     if chosen.pop("slurm", False):
-        file = chosen.pop("slurm_config", None)
-        return choose_options(file, {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+        return SlurmOptions(**chosen)
     if chosen:
         raise SlurmOptions.error(f"{flag_of(next(iter(chosen)))} applies only to SLURM jobs; add --slurm")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,20 @@ DryRun = Annotated[
 def texts(text: str, option: str) -> list[str]:
     """``pdf,svg`` as texts; none of an empty text."""
     return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str | bool]:
+    """``["mem=16G", "exclusive"]`` as a mapping from names to values; a name alone is switched on.
+
+    Raises:
+        TrainingError: a name is given twice with different values.
+    """
+    found: dict[str, str | bool] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if found.setdefault(name.strip(), value if equals else True) != (value if equals else True):
+            raise TrainingError(f"{option} {text} is given, and {option} {name}={found[name.strip()]}, too")
+    return found
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -6,91 +6,50 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from types import NoneType
 from typing import Any, ClassVar, get_origin
 
 from adapter_probe.device import check_threads, choose_device
 from adapter_probe.errors import AdapterProbeError, TrainingError, must_be, reason_of
-from adapter_probe.settings import OnDevice, Settings, annotations_of, flag_of, kinds_of, required, setting
+from adapter_probe.settings import OnDevice, Settings, annotations_of, kinds_of, required, setting
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
-_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
-# Options that identify tasks, and options with a separate flag.
+# Options by which tasks are found again.
 _TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
-          "wait", "partition", "gpus-per-task", "time", "mem")  # fmt: skip
-
-_WORDS = {int: "a whole number", str: "text in quotes", tuple: "a line in quotes or a list of lines",
-          Mapping: "a table, [sbatch]"}  # fmt: skip
+          "wait")  # fmt: skip
+USUAL_TIME = "4:00:00"
 _ALLOWED: dict[Any, tuple[Any, str]] = {
-    str: (str, "a string"), int: (Integral, "a whole number"), bool: (bool, "True or False"),
+    int: (Integral, "a whole number"), bool: (bool, "True or False"),
     tuple: ((tuple, list), "a list of strings"), Mapping: (Mapping, "a mapping from option to value"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SlurmOptions(Settings):
-    """SLURM options of each task of an array."""
+    """A SLURM cluster, and what every task of an array asks of it."""
 
     panel = "SLURM"
     error: ClassVar[type[AdapterProbeError]] = TrainingError
 
-    partition: str | None = setting(None, "partition; by default the cluster's.", metavar="NAME")
-    gpus_per_task: int | None = setting(None, "number of GPUs per job.", least=0)
-    time: str = setting(
-        "4:00:00", "time limit per job, as ``sbatch --time`` takes it, such as 90 (minutes) or 4:00:00. Work "
-        "that needs longer saves its state and is submitted again.", metavar="LIMIT",
+    sbatch: Mapping[str, str | int | bool] = field(
+        default_factory=dict,
+        metadata=required(
+            "long option of sbatch for every job: partition=gpu, gpus-per-task=1, mem=16G, account=lab, "
+            f"time=1:00:00 (by default {USUAL_TIME}; work that needs longer saves its state and is "
+            "submitted again).", metavar="NAME=VALUE",
+        ),
     )  # fmt: skip
-    mem: str | None = setting(None, "memory per job, such as 16G; by default the cluster's.", metavar="SIZE")
     max_parallel: int | None = setting(None, "maximum number of jobs that run at the same time.", least=1)
     setup: tuple[str, ...] = setting(
         (), "shell commands to run on the node before the job, such as 'module load cuda'.",
         metavar="COMMAND", shell=list[str],
     )  # fmt: skip
-    sbatch: Mapping[str, str | int | bool] = field(
-        default_factory=dict,
-        metadata=required('other long options of sbatch, such as ``{"account": "lab"}``.', shell=NoneType),
-    )
     detach: bool = setting(
         False, "return after submitting the jobs; the same call or command collects the results later."
     )
-
-    @classmethod
-    def read(cls, file: str | Path) -> SlurmOptions:
-        """The options in a TOML file, whose keys have the names of the command's options.
-
-        Raises:
-            TrainingError: the file cannot be read, or an option is unknown or invalid.
-        """
-        given: dict[str, Any] = {}
-        types = annotations_of(SlurmOptions)
-        kinds = {one.name: types[one.name] for one in fields(cls) if one.name != "detach"}
-        for key, value in parse_toml(Path(file)).items():
-            name = key.replace("-", "_")
-            if name not in kinds:
-                allowed = ", ".join(flag_of(name)[2:] for name in sorted(kinds))
-                raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
-            kind = next(get_origin(one) or one for one in kinds_of(kinds[name]))
-            taken: dict[Any, Any] = {
-                tuple: (str, list),
-                Mapping: dict,
-                str: (str, int) if name in ("time", "mem") else str,
-            }
-            if not isinstance(value, taken.get(kind, kind)) or isinstance(value, bool):
-                raise TrainingError(f"{file}: {key} is {value!r}; give {_WORDS[kind]}")
-            given[name] = str(value) if kind is str else value
-        setup = given.pop("setup", ())
-        lines = (setup,) if isinstance(setup, str) else tuple(setup)
-        extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
-        if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
-            raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
-        try:
-            return cls(setup=tuple(map(str, lines)), sbatch=extra, **given)
-        except TrainingError as error:
-            raise TrainingError(f"{file}: {error}") from error
 
     def __post_init__(self) -> None:
         kinds = annotations_of(SlurmOptions)
@@ -102,18 +61,25 @@ class SlurmOptions(Settings):
             if not fits and not (others and value is None):
                 raise TrainingError(must_be(one.name, words, value))
         super().__post_init__()
-        minutes(self.time)
-        for name in self.sbatch:
+        for name, value in self.sbatch.items():
             if name in _TAKEN:
-                own = "; it is a separate key outside [sbatch]" if name.replace("-", "_") in kinds else ""
-                raise TrainingError(f"[sbatch] {name} is not allowed, because the command sets it{own}")
-        for name, value in {"partition": self.partition, **self.sbatch}.items():
-            plain = value is None or isinstance(value, (str, int))
-            if not _NAME.fullmatch(name) or not plain or not str(value).isprintable():
+                raise TrainingError(f"--sbatch {name} is not allowed, because the study sets it")
+            fits = isinstance(value, (str, int)) and str(value).isprintable()
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or not fits:
                 wanted = "a name such as mail-type with a value on one line"
                 raise TrainingError(must_be(f"the sbatch option {name!r}", wanted, value))
-        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
+        minutes(self.time)
+
+    @property
+    def time(self) -> str:
+        """The time limit of each job, in SLURM's notation."""
+        return str(self.sbatch.get("time", USUAL_TIME))
+
+    @property
+    def gpus(self) -> bool:
+        """Whether the jobs ask for GPUs."""
+        counts = (value for name, value in self.sbatch.items() if name.startswith("gpus"))
+        return any(str(n) != "0" for n in counts) or str(self.sbatch.get("gres", "")).startswith("gpu")
 
 
 def minutes(time: str) -> int:
@@ -137,19 +103,6 @@ def minutes(time: str) -> int:
     if seconds == 0:
         raise TrainingError(must_be("time", "at least one minute", time))
     return math.ceil(seconds / 60)
-
-
-def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
-    """Options from a TOML file, overridden by flags.
-
-    The keys of the file are the names of the flags; a table ``[sbatch]`` contains other options of sbatch.
-
-    Args:
-        file: path of the file, or None.
-        flags: values of flags by the names of `SlurmOptions`; None or empty if not given.
-    """
-    options = SlurmOptions() if file is None else SlurmOptions.read(file)
-    return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
 
 
 def parse_toml(file: Path) -> dict[str, Any]:

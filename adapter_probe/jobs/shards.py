@@ -46,9 +46,7 @@ def compute_in_shards(
         JobsDetached: the jobs were submitted and are not waited for.
         ResultsError: the folder is in use or belongs to another run.
     """
-    on_gpu = (
-        bool(options.gpus_per_task) if resources.device == "auto" else not resources.device.startswith("cpu")
-    )
+    on_gpu = options.gpus if resources.device == "auto" else not resources.device.startswith("cpu")
     with AblationRun(request, out, device_type="accelerator" if on_gpu else "cpu") as run:
         gather_shards(out, run)
         if run.missing():

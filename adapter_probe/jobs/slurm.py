@@ -219,8 +219,7 @@ class SlurmArray:
         warning = min(90, 30 * minutes(options.time))
         asked: dict[str, Any] = {
             "job-name": self.name, "array": f"0-{n - 1}%{most}", "output": log, "open-mode": "append",
-            "signal": f"USR2@{warning}", "time": options.time, "partition": options.partition,
-            "gpus-per-task": options.gpus_per_task, "mem": options.mem, "ntasks": 1, "requeue": True,
+            "signal": f"USR2@{warning}", "time": options.time, "ntasks": 1, "requeue": True,
             "cpus-per-task": self._cpus, "dependency": after and f"afterany:{after}", **options.sbatch,
         }  # fmt: skip
         return [

@@ -139,7 +139,7 @@ def _run_array_task(do: Do, job: Path, note: Path) -> None:
         do(job, steps)
     except KeyboardInterrupt:
         if signal.SIGTERM not in stopped and not steps.done:
-            reason = "its time limit ended before its first step; give a longer --time"
+            reason = "its time limit ended before its first step; give a longer --sbatch time=LIMIT"
             tell(0, FAILED, reason)
             raise TrainingError(reason) from None
         tell(steps.done, STOPPED)

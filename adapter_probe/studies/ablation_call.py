@@ -35,7 +35,7 @@ from adapter_probe.errors import (
     ResultsError,
     must_be,
 )
-from adapter_probe.hub_names import is_hub_name, is_missing
+from adapter_probe.hub_names import is_hub_name, is_missing, name_and_revision
 from adapter_probe.metrics import COMPARISONS
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.progress import activity
@@ -67,7 +67,7 @@ _IN_MEMORY = ("tokenizer", "name", "batches", "labels", "read")
 """Arguments that a checkpoint on disk cannot follow."""
 _OF_TEXTS = ("columns", "max_examples", "label_names", "split", "encoding", *vars(Prompting()))
 """Arguments that batches cannot follow."""
-_ON_DISK = ("cluster", "revision", "adapter", "dequantise", "device_map")
+_ON_DISK = ("cluster", "adapter", "dequantise", "device_map")
 """Arguments that a model in memory cannot follow."""
 
 
@@ -310,12 +310,8 @@ def _on_disk(call: Called) -> Called:
         raise DataError(f"base= is a model in memory, and {name} is on disk; give the folder of its base")
     if is_hub_name(name):
         with activity(f"ablate: looking for {name}", call.progress):
-            place = fetch_checkpoint(name, call.revision, call.adapter)
+            place = fetch_checkpoint(*name_and_revision(name), call.adapter)
             return replace(call, checkpoint=choose_adapter(place, call.adapter), adapter=None)
-    if call.revision is not None:
-        raise CheckpointError(
-            f"--revision {call.revision} applies only to a name on the Hugging Face Hub, and {name} is a path"
-        )
     if is_missing(name):
         raise CheckpointError(f"checkpoint {name}: no such folder")
     return replace(call, checkpoint=choose_adapter(Path(name), call.adapter), adapter=None)

@@ -80,9 +80,9 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
         kw_only=False,
         metadata=required(
             "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code, or a whole "
-            "fine-tuned model, with its base; or a name on "
-            "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
-            "`PeftModel` after training, with data and tokenizer.",
+            "fine-tuned model, with its base; or a name on the Hugging Face Hub, such as user/my-lora or, of "
+            "a commit, branch or tag, user/my-lora@v1.0. In Python also a model in memory with PEFT's "
+            "tuners, such as a `PeftModel` after training, with data and tokenizer.",
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
@@ -124,10 +124,6 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
     out: str | Path | None = setting(
         None, "results folder; by default a folder inside the checkpoint, or NAME-ablation if it is on the "
         "Hub.", panel="Output", metavar="FOLDER",
-    )  # fmt: skip
-    revision: str | None = setting(
-        None, "commit, branch or tag of a checkpoint on the Hugging Face Hub.", panel="Data",
-        metavar="REVISION",
     )  # fmt: skip
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
     name: str = setting(

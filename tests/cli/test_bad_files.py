@@ -142,10 +142,10 @@ def test_more_threads_than_there_can_be(refused, trained):
         "a = {" * 10_000,
     ],
 )
-def test_toml_nested_deep(text, refused, trained, tmp_path):
-    file = tmp_path / "cluster.toml"
+def test_toml_nested_deep(text, refused, tmp_path):
+    file = tmp_path / "suite.toml"
     file.write_text(text)
-    refused("ablate", trained, "--slurm", "--slurm-config", file, named=(file,), seconds=60)
+    refused("suite", file, "--out", tmp_path / "out", named=(file,), seconds=60)
 
 
 def test_no_control_characters_reach_the_terminal(program, trained, tmp_path):

@@ -38,21 +38,22 @@ def clusters(tmp_path):
     return read
 
 
-def test_a_limit_that_is_the_default_comes_before_the_file(clusters, tmp_path):
-    lab = tmp_path / "lab.toml"
-    lab.write_text('time = "1:00:00"\ngpus-per-task = 1\n')
-    usual = SlurmOptions().time
-    assert clusters("--slurm", "--slurm-config", lab) == SlurmOptions(time="1:00:00", gpus_per_task=1)
-    assert clusters("--slurm", "--slurm-config", lab, "--time", usual) == SlurmOptions(gpus_per_task=1)
-    assert clusters("--slurm", "--time", "90") == SlurmOptions(time="90")
+def test_options_of_sbatch(clusters):
     assert clusters("--slurm") == SlurmOptions()
     assert clusters() is None
+    asked = ("--sbatch", "partition=gpu", "--sbatch", "gres=gpu:2,tmp:5G", "--sbatch", "exclusive")
+    sbatch = {"partition": "gpu", "gres": "gpu:2,tmp:5G", "exclusive": True}
+    assert clusters("--slurm", *asked, "--setup", "true", "--max-parallel", 3) == SlurmOptions(
+        sbatch, max_parallel=3, setup=("true",)
+    )
+    refusal = clusters("--slurm", "--sbatch", "mem=16G", "--sbatch", "mem=8G")
+    assert "mem=8G" in refusal
+    assert "mem=16G" in refusal
 
 
-@pytest.mark.parametrize("limit", ["90", SlurmOptions().time])
-def test_any_limit_without_slurm_is_refused(clusters, limit):
-    refusal = clusters("--time", limit)
-    assert "--time" in refusal
+def test_options_of_sbatch_without_slurm_are_refused(clusters):
+    refusal = clusters("--sbatch", "time=4:00:00")
+    assert "--sbatch" in refusal
     assert "--slurm" in refusal
 
 

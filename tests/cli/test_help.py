@@ -45,7 +45,7 @@ def test_options_of_an_ablation_are_grouped():
     of = {syntax.split()[0]: panel for panel, rows in found.items() for syntax, _ in rows}
     assert of["--group"] == of["--layers"] == "Spans"
     assert of["--data"] == of["--metric"] == "Data"
-    assert of["--partition"] == of["--slurm-config"] == "SLURM"
+    assert of["--sbatch"] == of["--detach"] == "SLURM"
     assert of["--out"] == of["--json"] == "Output"
     assert found["Arguments"][0][0] == "CHECKPOINT"
 

@@ -22,7 +22,7 @@ import adapter_probe.probe.plan
 adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 50
 """
 STUDIES = Path(__file__).parents[2] / "docs" / "studies"
-SLURM = ("--slurm", "--time", 30)
+SLURM = ("--slurm", "--sbatch", "time=30")
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +187,9 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--partition", "gpu"], ["--partition", "--slurm"]),
+        (["--sbatch", "partition=gpu"], ["--sbatch", "--slurm"]),
         (["--detach"], ["--detach", "--slurm"]),
-        (["--slurm", "--time", "soon"], ["time", "'soon'", "1:30:00"]),
+        (["--slurm", "--sbatch", "time=soon"], ["time", "'soon'", "1:30:00"]),
     ],
 )
 def test_bad_options(options, words, program, sweep, tmp_path):
@@ -199,9 +199,8 @@ def test_bad_options(options, words, program, sweep, tmp_path):
 
 @pytest.mark.slow
 def test_a_dry_run_for_a_cluster(program, sweep, tmp_path):
-    (tmp_path / "lab.toml").write_text('partition = "long"\nmax-parallel = 5\n[sbatch]\naccount = "lab"\n')
-    outcome = program(*sweep, "--out", tmp_path / "s", "--slurm", "--slurm-config", tmp_path / "lab.toml",
-                      "--max-parallel", 2, "--dry-run", "--json")  # fmt: skip
+    lab = ("--slurm", "--sbatch", "partition=long", "--sbatch", "account=lab", "--max-parallel", 2)
+    outcome = program(*sweep, "--out", tmp_path / "s", *lab, "--dry-run", "--json")
     assert outcome.code == 0, outcome.stderr
     plan = json.loads(outcome.stdout)
     assert (len(plan["trials"]), plan["done"], plan["left"], plan["workers"]) == (3, 0, 3, 2)

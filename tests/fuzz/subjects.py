@@ -264,65 +264,6 @@ def lay_several(place: Path, sources: Path) -> None:
     save_file({name: 2 * tensor for name, tensor in load_file(file).items()}, file)
 
 
-# --- options of a cluster
-
-TOML = """partition = "gpu"
-gpus-per-task = 1
-time = "1:30:00"
-mem = "16G"
-max-parallel = 4
-setup = ["module load cuda", "ulimit -n 4096"]
-[sbatch]
-account = "lab"
-nice = 100
-exclusive = true
-"""
-OPTIONS_ONLY = """
-import dataclasses, json, os
-import adapter_probe.cli.declared as declared
-original = declared.choose_options
-def choose(file, flags):
-    options = dataclasses.asdict(original(file, flags))
-    os.makedirs("out", exist_ok=True)
-    with open("out/options.json", "w") as out: json.dump(options, out)
-    raise SystemExit(0)
-declared.choose_options = choose
-"""
-
-
-def lay_toml(place: Path, sources: Path) -> None:
-    lay_native(place, sources)
-    (place / "cluster.toml").write_text(TOML)
-
-
-def judge_toml(place: Path, _done: str) -> None:
-    try:
-        import tomllib
-    except ModuleNotFoundError:
-        import tomli as tomllib
-    given = {
-        key.replace("-", "_"): value
-        for key, value in tomllib.loads((place / "cluster.toml").read_text("utf-8")).items()
-    }
-    found = json.loads((place / "out" / "options.json").read_text())
-    setup = given.pop("setup", [])
-    assert found.pop("setup") == ([setup] if isinstance(setup, str) else [str(line) for line in setup])
-    extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
-    assert found.pop("sbatch") == extra
-    for key, value in {
-        "partition": None,
-        "gpus_per_task": None,
-        "time": "4:00:00",
-        "mem": None,
-        "max_parallel": None,
-    }.items():
-        right = given.pop(key, value)
-        assert found[key] == (str(right) if key in ("time", "mem") and right is not None else right), key
-    assert not given, f"ignored: {sorted(given)}"
-    for value in [found["partition"], *extra.values()]:
-        assert str(value).isprintable(), f"a shell would read {value!r} as more"
-
-
 # --- suites
 
 SUITE = """base = "base"
@@ -582,14 +523,6 @@ SUBJECTS = [
     on_causal("lm-plain", "llama", "texts", ".txt", 0.3),
     *(on_data(suffix) for suffix in (".csv", ".tsv", ".jsonl", ".json")),
     Subject("squad", ("rows.json",), lay_squad, (*ABLATE, "rows.json"), judge_squad),
-    Subject(
-        "cluster",
-        ("cluster.toml",),
-        lay_toml,
-        (*NATIVE, "--slurm", "--slurm-config", "cluster.toml"),
-        judge_toml,
-        before=OPTIONS_ONLY,
-    ),
     Subject(
         "suite",
         ("suite.toml",),

@@ -48,7 +48,7 @@ def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], LocalProce
     request.getfixturevalue("cluster")
 
     def make(folder: Path, workers: int) -> SlurmArray:
-        options = SlurmOptions(max_parallel=workers, time="10")
+        options = SlurmOptions({"time": "10"}, max_parallel=workers)
         command, environment = [sys.executable, "-c", WORKER], {"WORD": "pid "}
         slurm.POLL_NOTES, slurm.POLL_QUEUE, slurm.LOST_AFTER = 0.2, 1, 2
         return SlurmArray(command, environment, folder / "slurm", options)

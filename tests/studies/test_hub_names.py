@@ -58,9 +58,7 @@ def test_a_name_is_ablated_from_the_cache_and_the_cache_stays_as_it_was(cached, 
     assert (tmp_path / "data").is_dir()
     again = ap.ablate(cached / NEW / "lora", data=TEXTS, metric="kl", spans="single", progress=False)
     assert np.array_equal(again.results.outputs, study.results.outputs)
-    older = ap.ablate(
-        "user/my-lora", revision="v1", data=TEXTS, metric="kl", out=tmp_path / "old", progress=False
-    )
+    older = ap.ablate("user/my-lora@v1", data=TEXTS, metric="kl", out=tmp_path / "old", progress=False)
     assert older.summary.n_layers == 2
 
 
@@ -112,17 +110,17 @@ def test_revisions_and_places(cached, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "revision", "said"),
+    ("checkpoint", "said"),
     [
-        ("user/other", None, ("checkpoint user/other", "folder", "Hub")),
-        ("user/my-lora", "v9", ("checkpoint user/my-lora", "Hub", "'v9'")),
-        ("user/my-lora", "c" * 40, ("checkpoint user/my-lora", "Hub", f"'{'c' * 40}'")),
-        (".", "v1", ("revision=", "v1", "Hub", "path")),
-        ("no-such-folder", None, ("checkpoint no-such-folder",)),
-        ("a/b/c", None, ("checkpoint a/b/c", "folder")),
+        ("user/other", ("checkpoint user/other", "folder", "Hub")),
+        ("user/my-lora@v9", ("checkpoint user/my-lora", "Hub", "'v9'")),
+        (f"user/my-lora@{'c' * 40}", ("checkpoint user/my-lora", "Hub", f"'{'c' * 40}'")),
+        ("no-such-folder@v1", ("checkpoint no-such-folder@v1",)),
+        ("no-such-folder", ("checkpoint no-such-folder",)),
+        ("a/b/c", ("checkpoint a/b/c", "folder")),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(cached, checkpoint, revision, said, tmp_path):
+def test_what_is_not_there_is_refused_in_one_line(cached, checkpoint, said, tmp_path):
     with pytest.raises(CheckpointError, match=naming(*said)):
-        ap.ablate(checkpoint, revision=revision, data=TEXTS, metric="kl", progress=False)
+        ap.ablate(checkpoint, data=TEXTS, metric="kl", progress=False)
     assert not list(tmp_path.iterdir())
