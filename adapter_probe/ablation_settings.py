@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .errors import AdapterProbeError, ResultsError, must_be, one_line
 from .settings import NormChoice, OutsideChoice, Precision, Settings, setting
@@ -73,16 +73,13 @@ class AblationSettings(Settings):
         "trained", "LayerNorm weights to use after an adapter that is not as it was trained.",
         slug="{}-layernorm", note="{} LayerNorms",
     )  # fmt: skip
-    strength: float = setting(
+    strength: float | str | Path | Sequence[float] | Mapping[str, float] = setting(
         0.0, "what the change by the chosen adapters is multiplied by: 0 switches them off, 0.5 halves it, "
-        "1.5 and -1 go beyond. The factors of (IA)³ and tuned LayerNorms are interpolated between the base's "
-        "values and the trained ones; for methods that are not linear, the modules' outputs are.",
-        metavar="S", slug="strength{:g}", note="scaled by {:g}",
-    )  # fmt: skip
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
-        "", "instead of one strength: that of every layer, such as 1,1,0.5, or a JSON file of patterns and "
-        'strengths, such as {"*.down_proj": 0.5}; where nothing matches, it is 1.', metavar="LIST|FILE",
-        shell=str, slug="by-strengths", note="scaled by layer",
+        "1.5 and -1 go beyond; or that of every layer, such as 1,1,0.5, or a JSON file of patterns and "
+        'strengths, such as {"*.down_proj": 0.5}, where nothing matches 1. The factors of (IA)³ and tuned '
+        "LayerNorms are interpolated between the base's values and the trained ones; for methods that are "
+        "not linear, the modules' outputs are.",
+        metavar="S|LIST|FILE", shell=str, slug="strength{}", note="scaled by {}",
     )  # fmt: skip
     rank: int = setting(
         0, "keep this many of the largest directions (singular values) of what the chosen adapters "
@@ -116,7 +113,7 @@ class AblationSettings(Settings):
         from adapter_probe.spans import check_choice  # which needs NumPy
 
         check_choice(self.spans)
-        check_strength(self.strength)
+        object.__setattr__(self, "strength", as_strength(self.strength))
         if self.reference == "off" and self.strength:
             raise ResultsError(
                 "--reference off is the model with all adapters off, and --strength scales them; give the "
@@ -124,18 +121,25 @@ class AblationSettings(Settings):
             )
         if self.rank and self.strength:
             raise ResultsError(
-                f"--rank {self.rank} and --strength {self.strength:g} cannot be combined; give one of them"
+                f"--rank {self.rank} and --strength {self.by_layer or f'{self.scale:g}'} cannot be combined; "
+                "give one of them"
             )
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
-        if self.strengths_by_layer != "":
-            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
-            if self.strength or self.rank:
-                raise ResultsError("give one of --strength, --strengths-by-layer and --rank")
         if self.by != "span" and self.spans not in ("all", "single"):
             raise ResultsError(
                 f"--by {self.by} switches {self.by}s of single layers and of all; omit --spans {self.spans}"
             )
+
+    @property
+    def scale(self) -> float:
+        """What every adapter that is not on is multiplied by; 0 where layers or modules have their own."""
+        return 0.0 if isinstance(self.strength, str) else float(self.strength)  # type: ignore[arg-type]
+
+    @property
+    def by_layer(self) -> str:
+        """The strengths of layers or modules, see `as_strength`; empty where all have one."""
+        return self.strength if isinstance(self.strength, str) else ""
 
     @property
     def unit(self) -> Unit:
@@ -175,38 +179,42 @@ class AblationSettings(Settings):
         return join_stacks(stacks, found, of if adapters else None)
 
 
-def strengths_text(given: str | Path | Sequence[float] | Mapping[str, float]) -> str:
-    """Strengths by layer as the text that identifies them: a file by its content.
+def as_strength(given: Any) -> float | str:
+    """A strength; those of layers or modules as the text that identifies them, a file by its content.
 
     Raises:
-        ResultsError: they are neither numbers nor a file of patterns and numbers.
+        ResultsError: it is neither a number, nor numbers, nor a file of patterns and numbers.
     """
-    wanted = "numbers such as 1,1,0.5, or a JSON file of patterns and numbers"
+    wanted = "a number, numbers such as 1,1,0.5, or a JSON file of patterns and numbers"
     if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
         try:
             given = json.loads(Path(given).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ResultsError(f"--strengths-by-layer: cannot read {given}: {one_line(error)}") from error
-    if isinstance(given, str) and not given.startswith("{"):
-        given = given.split(",")  # type: ignore[assignment]
+            raise ResultsError(f"--strength: cannot read {given}: {one_line(error)}") from error
     try:
-        found = json.loads(given) if isinstance(given, str) else given
-        named = isinstance(found, Mapping)
-        numbers = [float(one) for one in (found.values() if named else found)]
+        if isinstance(given, str):
+            given = json.loads(given) if given.startswith("{") else [float(one) for one in given.split(",")]
+            given = given[0] if isinstance(given, list) and len(given) == 1 else given
+        named, single = isinstance(given, Mapping), isinstance(given, (int, float))
+        numbers = [float(one) for one in (given.values() if named else [given] if single else given)]
     except (TypeError, ValueError):
-        raise ResultsError(must_be("--strengths-by-layer", wanted, given)) from None
+        raise ResultsError(must_be("--strength", wanted, given)) from None
     if not numbers:
-        raise ResultsError(must_be("--strengths-by-layer", wanted, given))
+        raise ResultsError(must_be("--strength", wanted, given))
     for one in numbers:
-        check_strength(one, "--strengths-by-layer")
-    if set(numbers) == {1.0}:
-        raise ResultsError("--strengths-by-layer has no strength but 1, which is the intact model")
-    return json.dumps(dict(zip(found, numbers))) if named else ",".join(f"{one:g}" for one in numbers)
+        check_strength(one)
+    if set(numbers) == {1.0} and not single:
+        raise ResultsError("--strength has no strength but 1, which is the intact model")
+    if single:
+        return numbers[0]
+    return json.dumps(dict(zip(given, numbers))) if named else ",".join(f"{one:g}" for one in numbers)
 
 
-def read_strengths(text: str) -> list[float] | dict[str, float]:
-    """The strengths of all layers, or by pattern, from what `strengths_text` gives."""
-    return json.loads(text) if text.startswith("{") else [float(one) for one in text.split(",")]
+def read_strengths(given: Any) -> float | list[float] | dict[str, float]:
+    """The strength of all adapters, those of every layer, or by pattern, from what `as_strength` gives."""
+    if not isinstance(given, str):
+        return float(given)
+    return json.loads(given) if given.startswith("{") else [float(one) for one in given.split(",")]
 
 
 def check_strength(strength: float, name: str = "--strength") -> None:

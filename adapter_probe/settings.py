@@ -174,7 +174,8 @@ def texts_of(kind: type[Settings], values: Mapping[str, Any], how: str) -> dict[
     """
     declared = [f for f in fields(kind) if f.metadata.get(how)]  # type: ignore[arg-type]
     chosen = [(f, values[f.name]) for f in declared if values.get(f.name, f.default) != f.default]
-    return {f.name: f.metadata[how].format(value) for f, value in chosen}
+    shown = [(f, f"{value:g}" if isinstance(value, float) else value) for f, value in chosen]
+    return {f.name: f.metadata[how].format(value) for f, value in shown}
 
 
 def fields_of(kind: type) -> list[Field[Any]]:

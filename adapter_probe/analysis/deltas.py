@@ -103,9 +103,9 @@ def unit_of(identity: Mapping[str, Any]) -> str:
 def strength_of(identity: Mapping[str, Any]) -> float | str:
     """What the adapters were multiplied by where a variant has them off, from an ablation's identity."""
     settings = section_of(identity, "settings")
-    if settings.get("strengths_by_layer"):
-        return BY_LAYER
     strength = settings.get("strength", 0.0)
+    if isinstance(strength, str):
+        return BY_LAYER
     return float(strength) if isinstance(strength, (int, float)) else 0.0
 
 

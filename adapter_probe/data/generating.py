@@ -31,7 +31,7 @@ class Generation(Settings):
     )  # fmt: skip
     temperature: float = setting(
         0.0, "draw tokens at this temperature, with the same random numbers for every variant; 0 takes the "
-        "likeliest token.", metavar="T", slug="t{:g}",
+        "likeliest token.", metavar="T", slug="t{}",
     )  # fmt: skip
     seed: int = setting(0, "seed of the draws.", least=0, metavar="NUMBER", slug="seed{}")
     extract: str | None = setting(

@@ -214,10 +214,10 @@ def general_runners(
     if shares and not request.model.fixed:
         module.to(request.device)
         module = cast_copy(module, dtype)
-        third = settings.strength or settings.rank or settings.strengths_by_layer
+        third = settings.strength or settings.rank
         added = bytes_of_finished(module) * (2 if third else 1)
         if added < _SHARE_OF_FREE * available_memory(request.device):
-            finish_maps(module, settings.strength, settings.rank)
+            finish_maps(module, settings.scale, settings.rank)
     first: GeneralRunner | WritingRunner
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
@@ -261,7 +261,7 @@ def _prepared(
             module,
             inputs,
             read=read,
-            switches=Switches(request.settings.strength, request.settings.rank),
+            switches=Switches(request.settings.scale, request.settings.rank),
             one_position=one,
             instead=instead,
             by=request.settings.unit,

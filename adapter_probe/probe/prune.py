@@ -115,7 +115,7 @@ def prune_checkpoint(
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (added_parameters(model.module), added_parameters(module))
-    strength = BY_LAYER if request.settings.strengths_by_layer else request.settings.strength
+    strength = BY_LAYER if request.settings.by_layer else request.settings.scale
     return PruneMeasurement(span or layers, *counts, *seconds, results, strength)
 
 
@@ -218,7 +218,7 @@ def write_own(
         from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks  # which imports PEFT
 
         tensors = scaled_bottlenecks(opened, strengths).tensors
-        said = request.settings.strength or str(request.settings.strengths_by_layer)
+        said = request.settings.strength
         done = [*training.get("scaled_layers", ()), [span.first, span.last, said]]
         described = replace(description, training={**training, "scaled_layers": done}, scores=scores)
         save_checkpoint(out, tensors, described)
@@ -239,12 +239,12 @@ def _write_finetuned(
         CheckpointError: no layer would differ from the base.
     """
     model, about, settings = request.model, opened.description, request.settings
-    strength = settings.strength or str(settings.strengths_by_layer)
+    strength = settings.strength
     if not strength and not adapters_of(request, span, outside=True):
         raise CheckpointError(
             f"checkpoint {opened.folder} would differ from its base in no layer; use the base model instead"
         )
-    with model.switched_off(mask_without(request, span), settings.strength):
+    with model.switched_off(mask_without(request, span), settings.scale):
         plain = finished(opened.model)
     done: list[Any] = [[span.first, span.last, *[strength] * bool(strength)]]
     key = "scaled_layers" if strength else "layers_of_base"
@@ -309,7 +309,7 @@ def write_peft(
         try:
             write(Path(trial))
             smaller, found = open_without(opened, Path(trial))
-            with model.switched_off(mask_without(request, span), request.settings.strength, rank):
+            with model.switched_off(mask_without(request, span), request.settings.scale, rank):
                 own = own_forward(request, model.module, items)()
             # Factors of quantised weights may be rounded to bfloat16, which makes small differences large.
             rounds = opened.quantised and (rank or strengths)
@@ -330,9 +330,9 @@ def write_peft(
 def _strengths_of(request: AblationRequest, span: Span) -> dict[nn.Module, float]:
     """What the change of each of a span's adapters is multiplied by; empty where they are removed."""
     settings = request.settings
-    if not (settings.strength or settings.strengths_by_layer):
+    if not settings.strength:
         return {}
-    return {module: strength_of(module, settings.strength) for module in adapters_of(request, span)}
+    return {module: strength_of(module, settings.scale) for module in adapters_of(request, span)}
 
 
 def adapters_of(request: AblationRequest, span: Span, outside: bool = False) -> set[nn.Module]:

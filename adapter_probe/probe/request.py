@@ -86,8 +86,8 @@ class AblationRequest:
             ModelError: it has no adapter that can be switched off.
         """
         model = model_of(self.checkpoint, self.encoded, self.settings.unit)
-        if self.settings.strengths_by_layer:
-            model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
+        if self.settings.by_layer:
+            model.set_strengths(read_strengths(self.settings.by_layer))
         return model
 
     @cached_property

@@ -134,7 +134,7 @@ def example_prompts(encoded: EncodedPrompts) -> list[np.ndarray]:
 def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> WritingRunner:
     """A model that writes, compared on an example with its own `generate`."""
     encoded = request.encoded
-    switches = Switches(request.settings.strength, request.settings.rank)
+    switches = Switches(request.settings.scale, request.settings.rank)
     assert isinstance(encoded, EncodedPrompts), "prompts are written to"
     base = base_of(module)
     if not hasattr(base, "generation_config"):

@@ -232,7 +232,7 @@ def layer_strengths(
         layers = [layers[n * len(layers) // n_layers] for n in range(n_layers)]
     if len(strengths) != len(layers):
         raise ModelError(
-            f"--strengths-by-layer has {len(strengths)} strengths for a model of {len(layers)} layers; give "
+            f"--strength has {len(strengths)} strengths for a model of {len(layers)} layers; give "
             "one for each layer"
         )
     found: dict[nn.Module, float] = {}
@@ -240,7 +240,7 @@ def layer_strengths(
         for module in (module for part in layer.parts for module in part):
             if found.setdefault(module, strength) != strength:
                 raise ModelError(
-                    f"--strengths-by-layer: layers share the adapters of {layer.name}; give them one strength"
+                    f"--strength: layers share the adapters of {layer.name}; give them one strength"
                 )
     return found
 
@@ -262,7 +262,7 @@ def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict
         if not chosen:
             listed = ", ".join(list(named.values())[:_MOST_LISTED])
             raise ModelError(
-                f"--strengths-by-layer: the pattern {shown(pattern)} matches no tuned module; the model has "
+                f"--strength: the pattern {shown(pattern)} matches no tuned module; the model has "
                 f"{len(named)}, such as {listed}"
             )
         found |= dict.fromkeys(chosen, strength)

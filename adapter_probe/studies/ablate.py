@@ -131,7 +131,7 @@ def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given
             use_threads(call.threads)
         device = choose_device(call.device if call.cluster is None else "auto")
         request = prepare_ablation(arguments, device, *(opened or ()))
-        if opened is not None and not call.strengths_by_layer:  # which have no modules that are all off
+        if opened is not None and not call.by_layer:  # which have no modules that are all off
             from adapter_probe.checkpoints.in_memory import refuse_other_off
 
             refuse_other_off(request.checkpoint.model, request.model, request.model.example)
@@ -185,7 +185,7 @@ def computed(
         if begin is not None:
             begin(parts[0][1].parent, replace(request, settings=parts[0][0].settings).identity)
         for one, folder in parts:
-            title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.strength:g}"
+            title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.scale:g}"
             asked = replace(request, settings=one.settings)
             remarks = () if studies else request.question
             studies.append(_run(asked, folder, call.progress, title, remarks))

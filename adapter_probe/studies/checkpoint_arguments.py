@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import AblationSettings, as_strength
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, ResultsError
@@ -194,13 +194,10 @@ class Prune(
         "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
         "names of tuned modules, as for ablate.", metavar="NAMES",
     )  # fmt: skip
-    strength: float = setting(
-        0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
-    )
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
-        "", "instead of removing a span, multiply what the adapters change by a number for every layer, such "
-        'as 1,1,0.5, or by those of a JSON file of patterns, such as {"*.down_proj": 0.5}.',
-        metavar="LIST|FILE", shell=str,
+    strength: float | str | Path | Sequence[float] | Mapping[str, float] = setting(
+        0.0, "multiply what the span's adapters change by this number instead of removing them; or, instead "
+        "of a span, by a number for every layer, such as 1,1,0.5, or by those of a JSON file of patterns, "
+        'such as {"*.down_proj": 0.5}.', metavar="S|LIST|FILE", shell=str,
     )  # fmt: skip
     rank: int | None = setting(
         None, "keep this many of the largest directions of the span's adapters, by default of those of all "
@@ -227,12 +224,12 @@ class Prune(
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
-        if self.strengths_by_layer != "":
-            others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
-            if any(one is not None for one in others):
+        object.__setattr__(self, "strength", as_strength(self.strength))
+        if isinstance(self.strength, str):
+            if any(one is not None for one in (self.span, self.within, self.rank, self.ranks)):
                 raise ResultsError(
-                    "--strengths-by-layer says what becomes of every layer; give it without --span, "
-                    "--within, --strength and ranks"
+                    f"--strength {self.strength} says what becomes of every layer; give it without --span, "
+                    "--within and ranks"
                 )
             refuse_full(Path(self.out))
             return
@@ -252,7 +249,9 @@ class Prune(
         if self.ranks is not None and self.within is None:
             raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
         if self.rank is None and (self.span is None) == (self.within is None):
-            raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
+            raise ResultsError(
+                "give one of --span FIRST-LAST, --within POINTS and, for every layer, --strength LIST"
+            )
         by_study = self.ranks is None and self.within is not None
         if by_study and isinstance(given := self.chosen_by, str | Path):
             from .load import holds_results  # which imports pandas

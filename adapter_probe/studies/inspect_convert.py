@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapter_probe import wording
-from adapter_probe.ablation_settings import check_strength, read_strengths, strengths_text
+from adapter_probe.ablation_settings import as_strength, read_strengths
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError
@@ -53,13 +53,10 @@ class Convert(Columned, Encoded, Labelled, OneOfSeveral, OnBase):
         (), "file of labelled validation examples, for ``native`` and a checkpoint that records no task.",
         panel="Data", shell=list[Path], place="file",
     )  # fmt: skip
-    strength: float | None = setting(
+    strength: float | str | Path | Sequence[float] | Mapping[str, float] | None = setting(
         None, "multiply what the adapters in the layers change by this number, in the weights that are "
-        "written.", panel="Output", metavar="S",
-    )  # fmt: skip
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
-        "", "the same for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such as "
-        '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
+        "written; or by one for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such "
+        'as {"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="S|LIST|FILE", shell=str,
     )  # fmt: skip
     rank: int | None = setting(
         None, "of a fine-tuned model, for ``peft``: the largest rank of the LoRA that its "
@@ -70,11 +67,7 @@ class Convert(Columned, Encoded, Labelled, OneOfSeveral, OnBase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.strength is not None:
-            check_strength(self.strength)
-        if self.strengths_by_layer != "":
-            if self.strength is not None:
-                raise CheckpointError("give either --strength or --strengths-by-layer, not both")
-            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
+            object.__setattr__(self, "strength", as_strength(self.strength))
         for name in ("data", "columns", "label_names"):
             if self.to != "native" and getattr(self, name) not in ((), ""):
                 raise CheckpointError(f"{flag_of(name)} applies only to --to native, which records the data")
@@ -149,7 +142,7 @@ def convert(call: Convert) -> list[str]:
 
 def _scores_of(opened: OpenedPeft, call: Convert) -> dict[str, float | None]:
     """The scores of a checkpoint that still hold for the new one."""
-    changed = call.strength is not None or call.strengths_by_layer or as_tuple(call.data)
+    changed = call.strength is not None or as_tuple(call.data)
     return {} if changed else opened.description.scores
 
 
@@ -167,9 +160,8 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
     opened = open_any(source, None if call.base is None else str(call.base))
     _refuse_rank(opened, call)
     strengths: Mapping[Any, float] | None = None
-    if call.rank is None and (call.strength is not None or call.strengths_by_layer):
-        by_layer = call.strengths_by_layer and read_strengths(str(call.strengths_by_layer))
-        strengths = in_layers(opened.model, by_layer or call.strength or 0.0)
+    if call.rank is None and call.strength is not None:
+        strengths = in_layers(opened.model, read_strengths(call.strength))
         if isinstance(opened, OpenedPlaced):
             opened = scaled_bottlenecks(opened, strengths)
     if call.to == "peft":
@@ -206,10 +198,10 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
         raise CheckpointError(
             f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft"
         )
-    if finetuned and call.strengths_by_layer:
+    if finetuned and isinstance(call.strength, str):
         raise CheckpointError(
-            f"checkpoint {call.source} is a fine-tuned model, whose difference to its base has one strength; "
-            "give --strength"
+            f"checkpoint {call.source} is a fine-tuned model, whose difference to its base has one strength, "
+            f"and --strength {call.strength} has several"
         )
     if finetuned and call.rank is None and (lora or call.strength is not None):
         raise CheckpointError(
@@ -227,6 +219,7 @@ def _write_peft(
     from adapter_probe.checkpoints.peft_writing import to_lora, to_peft
 
     if isinstance(opened, OpenedFinetuned) and call.rank is not None:
+        assert call.strength is None or isinstance(call.strength, float), "several are refused"
         return [to_lora(opened, call.rank, out, call.strength)]
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out)

@@ -130,8 +130,8 @@ def prune(call: Prune) -> Pruning:
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
-    format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
-    `strengths_by_layer` every layer or module by a number of its own. With `rank` they keep so many of their
+    format. With `strength` the adapters are not removed: the new checkpoint has them scaled, every layer or
+    module by a number of its own where it is a list or a mapping. With `rank` they keep so many of their
     largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
     chosen and measured on halves in the same way.
 
@@ -147,7 +147,7 @@ def prune(call: Prune) -> Pruning:
     study: Ablation | None = None
     if call.span is not None:
         choice = _Choice(_as_span(call.span), rank=call.rank or 0)
-    elif call.rank is not None or call.strengths_by_layer:
+    elif call.rank is not None or isinstance(call.strength, str):
         choice = _Choice(None, rank=call.rank or 0)
     elif call.ranks is not None and within is not None:
         choice = _by_ranks(call.ranks, within)
@@ -169,8 +169,7 @@ def prune(call: Prune) -> Pruning:
             if said is not None and not asked["generate"]:
                 asked |= {**said, "until": tuple(said.get("until", ()))}
     settings = AblationSettings(
-        strength=call.strength, strengths_by_layer=call.strengths_by_layer, sites=call.sites,
-        rank=choice.rank if choice is not None else 0,
+        strength=call.strength, sites=call.sites, rank=choice.rank if choice is not None else 0,
     )  # fmt: skip
     with activity(f"prune: opening {checkpoint}", call.progress):
         base = None if call.base is None else str(call.base)

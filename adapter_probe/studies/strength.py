@@ -50,7 +50,6 @@ class RunStrength(OnOneMachine):
     )  # fmt: skip
     spans: str = spans_of_degrees("scaled")
     strength: float = fixed(0.0)
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
     by: Unit = fixed("span")
     reference: Literal["rows", "off", "none"] = fixed("rows")
     against: ExampleSource = setting(

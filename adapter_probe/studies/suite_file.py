@@ -179,7 +179,7 @@ def read_suite(file: str | Path) -> SuiteFile:
     from adapter_probe.jobs.resources import parse_toml
 
     document = parse_toml(Path(file))
-    for part, name in (("tradeoff", "method"), ("ablation", "method"), ("ablation", "strengths_by_layer")):
+    for part, name in (("tradeoff", "method"), ("ablation", "method"), ("ablation", "strength")):
         if isinstance(given := document.get(part), dict) and name in given:
             given[name] = _files_beside(Path(file).parent, given[name])
     if isinstance(document.get("init-sweep"), Mapping):

@@ -166,7 +166,7 @@ def test_sent_from_within_a_job(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         for name, value in given.items():
             patch.setenv(name, value)
-        assert array(tmp_path, mem="200M").run([tmp_path / "quick-a"], lambda *_: None) == []
+        assert array(tmp_path, {"mem": "200M"}).run([tmp_path / "quick-a"], lambda *_: None) == []
         assert {name: os.environ[name] for name in given} == given
 
 
@@ -196,12 +196,12 @@ def test_a_step_killed_with_its_worker(cluster, tmp_path):
 
 def test_out_of_memory(tmp_path):
     jobs = [tmp_path / name for name in ("greedy-a", "b")]
-    (failure,) = array(tmp_path, mem="250M").run(jobs, lambda *_: None)
+    (failure,) = array(tmp_path, {"mem": "250M"}).run(jobs, lambda *_: None)
     assert failure.job == jobs[0]
     assert "memory" in failure.reason
     assert "memory limit" in failure.log.read_text()  # SLURM's words
     assert steps(jobs[1]) == list(range(30))
-    assert array(tmp_path, mem="4000M").run(jobs[:1], lambda *_: None) == []
+    assert array(tmp_path, {"mem": "4000M"}).run(jobs[:1], lambda *_: None) == []
     assert set(steps(jobs[0])) == set(range(30))
 
 
@@ -339,15 +339,16 @@ def test_time_that_is_up_before_the_first_step(cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("sbatch", "words"),
     [
         ({"partition": "nowhere"}, ["nowhere"]),
-        ({"sbatch": {"qos-of-mine": 3}}, ["qos-of-mine"]),
+        ({"mem": "much"}, ["mem"]),
+        ({"qos-of-mine": 3}, ["qos-of-mine"]),
     ],
 )
-def test_a_refusal_is_one_line(options, words, tmp_path, capfd):
+def test_a_refusal_is_one_line(sbatch, words, tmp_path, capfd):
     with pytest.raises(TrainingError, match="SLURM") as caught:
-        array(tmp_path, **options).submit([tmp_path / "quick-a"])
+        array(tmp_path, sbatch).submit([tmp_path / "quick-a"])
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)

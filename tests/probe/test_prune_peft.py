@@ -210,9 +210,9 @@ def test_every_layer_or_module_is_scaled_by_its_own_strength(
     for number, given in enumerate(([1, 0.25, *[1] * (n - 2)], by_pattern)):
         out = tmp_path / str(number)
         if how == "prune":
-            ap.prune(checkpoint, out=out, strengths_by_layer=given, data=rows, progress=False)
+            ap.prune(checkpoint, out=out, strength=given, data=rows, progress=False)
         else:
-            ap.convert(checkpoint, out, to="peft", strengths_by_layer=given)
+            ap.convert(checkpoint, out, to="peft", strength=given)
         whole, made_smaller = by_peft(base, checkpoint), by_peft(base, out)
         with torch.no_grad():
             intact = whole(IDS).logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tiny_families import family, lora
 
 import adapter_probe as ap
 from adapter_probe import units
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
@@ -245,12 +247,12 @@ def strength_of(path: str, number: int, given_as: str) -> float:
 
 
 @pytest.mark.parametrize("given_as", slow_unless("list".__ne__, ["list", *STRENGTHS]))
-def test_strengths_by_layer_equal_scaled_factors(given_as: str):
+def test_strength_equal_scaled_factors(given_as: str):
     model, given = made("bert")
     n = len(model.get_base_model().bert.encoder.layer)
     by_layer = np.linspace(-1, 1, n).tolist()
     strengths = STRENGTHS.get(given_as, by_layer)
-    study = ap.ablate(model, strengths_by_layer=strengths, spans="whole", **given)
+    study = ap.ablate(model, strength=strengths, spans="whole", **given)
     whole = copy.deepcopy(model)
     for number, own in enumerate(tuned_modules(m) for m in whole.get_base_model().bert.encoder.layer):
         for path, modules in own.items():
@@ -264,15 +266,35 @@ def test_strengths_by_layer_equal_scaled_factors(given_as: str):
 
 
 @pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (0, 0.0),
+        ("0.5", 0.5),
+        ("-1", -1.0),
+        ([1, 0.5], "1,0.5"),
+        ("1,0.5", "1,0.5"),
+        ({"query": 0}, '{"query": 0.0}'),
+        ('{"query": 0}', '{"query": 0.0}'),
+    ],
+)
+def test_one_strength_or_those_of_layers(given, kept):
+    settings = AblationSettings(strength=given)
+    assert (settings.strength, settings.scale) == (kept, kept if isinstance(kept, float) else 0.0)
+    assert replace(settings, sites="ffn").strength == kept
+    if kept:
+        with pytest.raises(ResultsError, match=naming("--rank 1", "--strength")):
+            replace(settings, rank=1)
+
+
+@pytest.mark.parametrize(
     ("asked", "facts"),
     [
         ({"sites": "query,nothing"}, ["sites", "'nothing'", "value", "attention.output.dense"]),
         ({"by": "module", "spans": "prefix"}, ["by='module'", "spans=", "prefix"]),
-        ({"strengths_by_layer": [0.5, 1]}, ["strengths_by_layer", "2", "4 layers"]),
-        ({"strengths_by_layer": {"x_proj": 0.5}}, ["strengths_by_layer", "'x_proj'", "query"]),
-        ({"strengths_by_layer": "1,a"}, ["strengths_by_layer must", "1,1,0.5"]),
-        ({"strengths_by_layer": [1, 1, 1, 1]}, ["strengths_by_layer=", "1", "intact"]),
-        ({"strengths_by_layer": [1, 1, 1, 0], "strength": 0.5}, ["strength=", "strengths_by_layer="]),
+        ({"strength": [0.5, 1]}, ["strength", "2", "4 layers"]),
+        ({"strength": {"x_proj": 0.5}}, ["strength", "'x_proj'", "query"]),
+        ({"strength": "1,a"}, ["strength must", "1,1,0.5"]),
+        ({"strength": [1, 1, 1, 1]}, ["strength=", "1", "intact"]),
     ],
 )
 def test_bad_names_and_strengths(asked: dict, facts: list[str]):

@@ -278,12 +278,12 @@ def test_a_shared_layer_is_written_with_its_strength(tmp_path):
     lora = saved(tmp_path, "albert", BERT | {"embedding_size": 16, "num_labels": 2}, "SEQ_CLS", ["query"])
     for strengths, one in (([0.5, 0.5, 0.5], 0.5), ({"attention": 2.0}, 2.0)):
         out = tmp_path / f"new-{one}"
-        ap.convert(lora, out, to="peft", strengths_by_layer=strengths)
+        ap.convert(lora, out, to="peft", strength=strengths)
         old, new = (load_file(place / "adapter_model.safetensors") for place in (lora, out))
         for name, tensor in old.items():
             assert torch.equal(new[name], tensor * (one if "lora_B" in name else 1))
-    with pytest.raises(ModelError, match=naming("strengths_by_layer", "share")):
-        ap.convert(lora, tmp_path / "no", to="peft", strengths_by_layer=[0.5, 1.0, 0.5])
+    with pytest.raises(ModelError, match=naming("strength", "share")):
+        ap.convert(lora, tmp_path / "no", to="peft", strength=[0.5, 1.0, 0.5])
 
 
 def test_another_metric_is_computed_from_the_same_runs(lora, tmp_path):

@@ -258,14 +258,12 @@ def test_methods_and_strengths_are_looked_for_beside_the_file(tmp_path):
     (tmp_path / "mine" / "adapter_config.json").write_text("{}")
     (tmp_path / "s.json").write_text("[1, 0.5]")
     path = tmp_path / "tasks.toml"
-    parts = (
-        '[tradeoff]\nmethod = ["mine", "ia3"]\n[ablation]\nmethod = "mine"\nstrengths_by_layer = "s.json"\n'
-    )
+    parts = '[tradeoff]\nmethod = ["mine", "ia3"]\n[ablation]\nmethod = "mine"\nstrength = "s.json"\n'
     path.write_text(f'base = "b"\n[[tasks]]\ntask = "t"\n{parts}')
     about, mine = read_suite(path), str(tmp_path / "mine")
     assert tuple(about.tradeoff.method) == (mine, "ia3")
     assert about.ablation.method == mine
-    assert about.ablation.strengths_by_layer == "1,0.5"
+    assert about.ablation.strength == "1,0.5"
 
 
 @pytest.mark.parametrize("key", ["learning_rate", "epochs"])
