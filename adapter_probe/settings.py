@@ -296,8 +296,7 @@ class OneOfSeveral(Settings):
 
     adapter: str | None = setting(
         None, "adapter to use where the checkpoint holds several: its subfolder, such as ref or task/lora. "
-        "Of a name on the Hub, only this subfolder is downloaded. ablate and strength also take several, "
-        "one,two, which are active together.", metavar="NAME",
+        "Of a name on the Hub, only this subfolder is downloaded.", metavar="NAME",
         flags=("--adapter", "--subfolder"),
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from .console import command, show, show_json
 
 @command
 def inspect(asked: Inspect, json: options.Json = False) -> None:
-    """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it.
+    """Show a checkpoint's layers, adapters, sizes and parameter counts, whichever library wrote it.
 
     Example: adapter-probe inspect my-checkpoint
     """
@@ -44,7 +44,7 @@ def _inspected(facts: dict[str, Any]) -> str:
         ("task", f"{facts['task']}, {scores}" if scores else facts["task"]),
         (
             "layers",
-            f"{layers}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
+            f"{layers}, adapters in {facts['n_sites']} places, hidden size {facts['hidden_size']}",
         ),
         ("method", method_text(method)),
         *_parts("trained", trained, percent_text(facts["adapters_percent_of_base"])),

@@ -38,7 +38,7 @@ for function, short_help in (  # each fits on a line of 80 characters
     (ablate, "Score the model with adapters off over every span of layers."),
     (study("strength", RunStrength), "Score the model with its adapters scaled by several strengths."),
     (study("ranks", RunRanks), "Score the model with the largest directions of its adapters only."),
-    (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
+    (inspect, "Show a checkpoint's layers, adapters, sizes and parameters."),
     (prune, "Remove the adapters of a span of layers from a checkpoint."),
     (convert, "Convert a checkpoint to another format."),
     (compare, "Compare two ablations span by span, with paired intervals."),

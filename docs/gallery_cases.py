@@ -36,6 +36,10 @@ _TOLD = {  # of the documentation's sweeps: the base, and numbers of examples to
     "init-sweep": ("gte-small", (1_600, 400), {"corporate_messaging": (1_600, 311)}),
     "init-sweep/lora": ("gte-small", (4_000, 1_464), {"sst2": (4_000, 872)}),
 }
+_MODELS = {  # of ablations that were measured
+    "classification": "gte-small, adapters of size 64",
+    "causal": "SmolLM2-135M-Instruct, LoRA of rank 8",
+}
 _RESAMPLES = 400  # of made-up results, whose intervals need not be exact
 
 
@@ -152,6 +156,7 @@ def made_up(
     truth = truth if kind == "classification" else np.ones_like(truth)
     outputs[list(undefined)] = np.nan
     settings = {"task": task, "split": "validation", "site_parameters": [49_536] * chosen.masks.shape[1]}
+    settings |= {"base": "bert-base-uncased", "method": {"name": "adapters", "size": 64}}
     settings |= {name: value for name, value in variants.items() if name != "spans"}
     settings |= {"site_names": [site.name for site in modules]} if modules else {}
     settings |= {"stacks": [list(one) for one in stacks]} if stacks else {}
@@ -195,7 +200,7 @@ def measured(
         "task": task, "split": "validation", "study": "ablated", "metric": metric, "kind": kind, "data": data,
         "n_examples": int(spans["n_examples"].iloc[0]), "n_layers": n_layers, "majority_score": majority,
         "intact_score": 0.0 if comparing else float(scores.iloc[0]), "removed_score": float(whole["score"]),
-        "removed_delta_points": float(whole["delta_points"]),
+        "removed_delta_points": float(whole["delta_points"]), "model": _MODELS[kind],
     }  # fmt: skip
     make_folder(path)
     spans.to_csv(path / "spans.csv", index=False)

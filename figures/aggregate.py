@@ -21,6 +21,7 @@ from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_aggregate, published_sizes
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
+from adapter_probe.analysis.sweeps import TRADEOFF_POINT
 from adapter_probe.known_tasks import known_task
 from adapter_probe.results.schema import SIZES_COLUMNS
 from adapter_probe.wording import count_text, is_loss, method_label, range_text, task_label
@@ -68,8 +69,14 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
         numbers = curves.with_published(frame, published)
         caption = _caption(frame, tasks, glue if options.paper else None, True in losses)
-        caption = caption_of([caption, *curves.told_sentences([study])])
+        caption = caption_of([caption, _runs(study), *curves.told_sentences([study])])
         yield Drawing(f"tradeoff-aggregate{suffix}", title, figure, numbers, caption, identity_of([study]))
+
+
+def _runs(study: TradeoffRecord) -> str:
+    """Seeds and settings of the points, as a sentence."""
+    tried = curves.rates_tried(study.trials, TRADEOFF_POINT)
+    return f"{curves.runs_text(study.tradeoff, [study.trials], tried)}."
 
 
 def aggregate_figure(
@@ -223,7 +230,8 @@ def sizes_drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> It
         figure = one_panel(
             partial(draw_sizes, study.sizes, published=published), options, 0.8, 0.5, lowest=3.4
         )
-        caption = caption_of([_sizes_caption(study.sizes, options.paper), *curves.told_sentences([study])])
+        caption = _sizes_caption(study.sizes, options.paper)
+        caption = caption_of([caption, _runs(study), *curves.told_sentences([study])])
         numbers = curves.with_published(study.sizes, published)
         title, identity = "score against adapter size", identity_of([study])
         yield Drawing(f"size-robustness{suffix}", title, figure, numbers, caption, identity)

@@ -269,8 +269,8 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
         of_runs.append(f"{_about(one)}: {runs}{f', majority class {score}' if one.has_majority else ''}.")
     return caption_of(
         [
-            f"Validation {wording.metric_name(metric)} against the standard deviation σ of "
-            f"{' or of '.join(told)}{curves.LOG}.",
+            f"Validation {wording.metric_name(metric)} against the standard deviation σ{curves.LOG}"
+            f" of {' or of '.join(told)}.",
             _places(series) and "To the right of the line: initialisations of PEFT by name.",
             any(one.has_means for one in series) and f"{curves.MEANS}.",
             *of_runs,

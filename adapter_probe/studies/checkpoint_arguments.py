@@ -93,8 +93,7 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
         "In Python also a model in memory, for one in memory.", panel="Data", metavar="BASE", shell=str,
     )  # fmt: skip
     data: ExampleSource = setting(
-        (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
-        "agreement need no labels). In Python also several "
+        (), "file of labelled examples to use instead of the checkpoint's own task. In Python also several "
         "files, a DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, "
         "in which a text may be a pair of texts; for kl and agreement also a list of texts. Data that is not "
         "a file is saved in a folder ``data/`` next to the results, under a name derived from its content.",
@@ -117,7 +116,7 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
     )  # fmt: skip
     against: ExampleSource = setting(
         (), "file of examples that measure another ability, such as one of the base model. They are scored "
-        "under the same variants, and each span's drop on the task is compared with its change in this "
+        "for the same spans, and each span's drop on the task is compared with its change in this "
         "ability. In Python in any form that data accepts; see `Ablation.against`.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
@@ -161,7 +160,8 @@ def spans_of_degrees(done: str) -> Any:
     """The spans of a study of several strengths or ranks, which begins with all layers together."""
     return setting(
         "whole", f"spans that are {done} one at a time besides all layers together: none (whole), single "
-        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+        "layers (single), all, prefix, suffix, or a range of lengths such as 1..4.",
+        panel="Spans", metavar="SET", slug="{}", note="spans {}",
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ class Report(Encoded):
     )  # fmt: skip
     out: str | Path | None = setting(
         None,
-        "output file, by default report.html; with space a folder.",
+        "output file, by default report.html, or the folder of a Space.",
         metavar="FILE",
         flags=("--out", "-o"),
         positional=True,

@@ -76,7 +76,7 @@ class Convert(Columned, Encoded, Labelled, OneOfSeveral, OnBase):
 
 @taking(Inspect)
 def inspect(call: Inspect) -> dict[str, Any]:
-    """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
+    """The layers, adapters, sizes and parameter counts of a checkpoint, whichever library wrote it.
 
     Returns:
         plain JSON: `base`, `family`, how it is `quantised`, `task`, `metric` and `scores`; `n_layers`, by

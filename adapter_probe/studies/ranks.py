@@ -37,9 +37,10 @@ _UNKNOWN = 16  # the rank of adapters whose configuration names none
 class RunRanks(OnOneMachine):
     """Score the model with the largest directions of its adapters only: how large a rank is needed?
 
-    What an adapter adds to a map is a matrix; its directions are its singular vectors, the largest first. All
-    adapters, and with --spans those of spans of layers alone, keep so many of them, without retraining. The
-    fewest that cost at most --within points are chosen on one half of the examples and judged on the other.
+    What an adapter adds to a linear layer is a matrix; its directions are its singular vectors, the largest
+    first. All adapters, and with --spans those of spans of layers alone, keep so many of them, without
+    retraining. The fewest that cost at most --within points are chosen on one half of the examples and judged
+    on the other.
 
     Writes ranks.csv, spectra.csv and ranks and spectra as .pdf, .svg and .png into the results folder. Run
     the same command again to resume an interrupted run, or with more ranks to add them.
@@ -56,6 +57,7 @@ class RunRanks(OnOneMachine):
         1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
     )
     strength: float = fixed(0.0)
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
     outside: OutsideChoice = fixed("finetuned")
     against: ExampleSource = fixed(())
 

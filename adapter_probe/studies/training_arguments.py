@@ -95,7 +95,7 @@ class TradeoffSettings(SweepSettings):
         "ranks of LoRA; PEFT's other settings are at their defaults, as with the method lora:r=8.",
     )
     method: Sequence[str | Mapping | PeftConfig] = setting(
-        (), "other methods, each as in `adapter_probe.train`: bitfit, lora:r=8, ia3, ...", shell=list[str],
+        (), "other methods: bitfit, and any of PEFT, as in lora:r=8, dora:r=8 or ia3.", shell=list[str],
         metavar="METHOD",
     )  # fmt: skip
     full: bool = setting(

@@ -81,7 +81,7 @@ def test_the_text_gives_the_same_numbers(program, trained, tiny_base):
     )
     for part in (
         str(tiny_base("bert")),
-        "3, adapters at 6 sites, hidden size 32",
+        "3, adapters in 6 places, hidden size 32",
         "adapters, size 4, init std 0.2, activation gelu",
     ):
         assert part in outcome.stdout
