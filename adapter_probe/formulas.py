@@ -108,30 +108,6 @@ def matthews(counts: ClassCounts) -> np.ndarray:
     return np.divide(covariance, scale, out=np.zeros_like(covariance), where=varies)
 
 
-def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numerators and denominators of a loss or another ratio, by example.
-
-    Args:
-        metric: one of `adapter_probe.metrics.RATIOS`.
-        nats: ``[..., examples]``, negative log-likelihoods or other sums.
-        units: ``[examples]``, tokens, bytes or words.
-
-    Returns:
-        float64 numerators ``[..., examples]`` and denominators ``[examples]``.
-    """
-    # Contiguous, so that the order of summation does not depend on how many variants are scored together.
-    nats, units = np.ascontiguousarray(nats, dtype=np.float64), np.asarray(units, dtype=np.float64)
-    return (nats / units, np.ones_like(units)) if metric == "nll" else (nats, units)
-
-
-def loss(metric: str, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """A loss or another ratio from the sums of its terms."""
-    nats = numerator / denominator
-    if metric.endswith("perplexity"):
-        return np.exp(nats)
-    return nats / np.log(2) if metric.startswith("bits_per_") else nats
-
-
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Pearson correlation of ``[..., examples]`` with ``[examples]``; nan with a constant."""
     # Not a matrix product: its rounding would depend on how many variants are scored together.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from adapter_probe.formulas import (
     class_f1,
     counts_by_example,
     is_complete,
-    loss,
-    loss_terms,
     macro_f1,
     matthews,
     micro_f1,
@@ -40,6 +38,7 @@ Kind = Literal[
 """What a task is; that of a model of embeddings is another one as soon as its rows are known."""
 
 _POINT_DECIMALS = 9
+_OF_ROWS = ("multilabel", "tokens")  # kinds with labels [examples, labels]
 
 
 class Metric(NamedTuple):
@@ -49,11 +48,15 @@ class Metric(NamedTuple):
         words: its printed name.
         kinds: kinds of tasks with labels that it fits.
         forms: forms of a language model's rows that it fits, see `adapter_probe.data.requests`.
-        of_counts: the score ``[...]`` from the counts of classes; None for a mean over examples, a
-            correlation, or a ratio, whose formula is in `adapter_probe.formulas`.
+        of_counts: the score ``[...]`` from the counts of classes; None for another formula.
+        correlation: the score ``[...]`` from numbers ``[..., examples]`` and targets ``[examples]``, if it is
+            a correlation.
+        distance: what a change is called, of a metric that compares with the intact model's outputs; else
+            empty.
         by_class: whether the counts of single classes matter, and not their sums alone.
         divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
             a mean over written texts; else empty.
+        of_each: whether a ratio is taken of each example, and the score is the mean of these.
         unit: of scores that have no upper end, losses and margins, empty for a perplexity; else None.
         less_is_better: whether it is a loss.
         in_percent: whether a score is printed as a percentage; losses and correlations are not.
@@ -65,13 +68,95 @@ class Metric(NamedTuple):
     kinds: tuple[str, ...] = ()
     forms: tuple[str, ...] = ()
     of_counts: Callable[[ClassCounts], np.ndarray] | None = None
+    correlation: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    distance: str = ""
     by_class: bool = False
     divided_by: str = ""
+    of_each: bool = False
     unit: str | None = None
     less_is_better: bool = False
     in_percent: bool = True
     short: str = ""
     hub: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a function of the user's, of predictions and labels."""
+        return not (self.kinds or self.forms or self.distance)
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether it is a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
+        divided = bool(self.divided_by) and not self.of_choices
+        return (self.less_is_better or divided) and not self.is_own
+
+    @property
+    def is_perplexity(self) -> bool:
+        """Whether its logarithm is a ratio."""
+        return self.is_ratio and self.less_is_better and not self.unit
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it scores texts that a language model writes."""
+        return self.forms == _WRITTEN
+
+    @property
+    def is_divergence(self) -> bool:
+        """Whether it is a divergence of the intact model's outputs, in nats."""
+        return bool(self.distance) and self.unit is not None
+
+    @property
+    def of_choices(self) -> bool:
+        """Whether it is of multiple choice."""
+        return self.forms == ("choice",)
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it is of two scores per example, of which the first should be the larger one."""
+        return "pairwise" in self.kinds
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is the mean over examples of what each one scores."""
+        return self.kinds in (_PAIRS, _RANKED, _ANSWERS)
+
+    @property
+    def is_proportion(self) -> bool:
+        """Whether it is a share of right examples; of pairs, two equal scores are half right."""
+        return bool(self.forms) and not self.is_ratio and self.unit is None
+
+    @property
+    def is_bounded_mean(self) -> bool:
+        """Whether it is a mean of what an example scores: right, wrong, or in between, as of a tie."""
+        return self.in_percent and not self.is_own and (self.is_mean or self.is_ratio)
+
+    @property
+    def is_of_counted(self) -> bool:
+        """Whether what it takes of every example is counted already, by class: entities, or words."""
+        return self.kinds == ("tokens",)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether one example can change it without bound: a loss, a margin or a correlation."""
+        return self.correlation is not None or (self.unit is not None and not self.is_own)
+
+    def terms(self, sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numerators ``[..., examples]`` and denominators ``[examples]`` of a ratio, float64, by example.
+
+        Args:
+            sums: ``[..., examples]``, negative log-likelihoods or other sums.
+            sizes: ``[examples]``, tokens, bytes or words.
+        """
+        # Contiguous, so that the order of summation does not depend on how many variants are scored together.
+        sums, sizes = np.ascontiguousarray(sums, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+        return (sums / sizes, np.ones_like(sizes)) if self.of_each else (sums, sizes)
+
+    def ratio(self, numerator: np.ndarray, denominator: np.ndarray | float) -> np.ndarray:
+        """The score from the sums of its terms, which of a loss are in nats."""
+        nats = numerator / denominator
+        if self.is_perplexity:
+            return np.exp(nats)
+        return nats / np.log(2) if self.unit == "bits" else nats
 
 
 def _binary_f1(counts: ClassCounts) -> np.ndarray:
@@ -80,11 +165,13 @@ def _binary_f1(counts: ClassCounts) -> np.ndarray:
     return f1[..., -1]
 
 
-def _loss(words: str, forms: tuple[str, ...], divided_by: str, unit: str) -> Metric:
-    return Metric(words, forms=forms, divided_by=divided_by, unit=unit, less_is_better=True, in_percent=False)
+def _loss(words: str, forms: tuple[str, ...], divided_by: str, unit: str, **more: Any) -> Metric:
+    return Metric(
+        words, forms=forms, divided_by=divided_by, unit=unit, less_is_better=True, in_percent=False, **more
+    )
 
 
-_CLASSES, _RANKED = ("classification",), ("ranking",)
+_CLASSES, _RANKED, _PAIRS, _ANSWERS = ("classification",), ("ranking",), ("pairwise",), ("extractive",)
 _FREE, _WRITTEN = ("completion", "text"), ("generation",)
 _COMPARED = ("choice", *_FREE)
 BY_NAME = {
@@ -99,44 +186,50 @@ BY_NAME = {
     "entity_f1": Metric("entity F1", ("tokens",), (), micro_f1, hub="f1"),
     "tag_accuracy": Metric("tag accuracy", ("tokens",), (), accuracy, hub="accuracy"),
     "pearson": Metric(
-        "Pearson correlation", ("regression",), in_percent=False, short="Pearson", hub="pearsonr"
+        "Pearson correlation", ("regression",), correlation=pearson, in_percent=False, short="Pearson",
+        hub="pearsonr",
     ),
     "spearman": Metric(
-        "Spearman correlation", ("regression",), in_percent=False, short="Spearman", hub="spearmanr"
+        "Spearman correlation", ("regression",), correlation=spearman, in_percent=False, short="Spearman",
+        hub="spearmanr",
     ),
-    "squad_f1": Metric("answer F1", ("extractive",), short="F1", hub="f1"),
-    "exact_match": Metric("exact match", ("extractive",), short="EM"),
+    "squad_f1": Metric("answer F1", _ANSWERS, short="F1", hub="f1"),
+    "exact_match": Metric("exact match", _ANSWERS, short="EM"),
     "acc_norm": Metric("length-normalised accuracy", forms=("choice",), divided_by="characters"),
     "acc_bytes": Metric("byte-normalised accuracy", forms=("choice",), divided_by="bytes"),
-    "pairwise_accuracy": Metric("pairwise accuracy", ("pairwise",), ("preference",), hub="accuracy"),
-    "margin": Metric("margin", ("pairwise",), ("preference",), unit="", in_percent=False),
+    "pairwise_accuracy": Metric("pairwise accuracy", _PAIRS, ("preference",), hub="accuracy"),
+    "margin": Metric("margin", _PAIRS, ("preference",), unit="", in_percent=False),
     "ndcg@10": Metric("nDCG@10", _RANKED, hub="ndcg_at_10"),
     "mrr@10": Metric("MRR@10", _RANKED, hub="mrr_at_10"),
     "recall@10": Metric("recall@10", _RANKED, hub="recall_at_10"),
     "ordered_pairs": Metric("pairs in order", _RANKED, hub="accuracy"),
     "greedy_accuracy": Metric("accuracy of greedy continuations", forms=("completion",)),
     "token_accuracy": Metric("token accuracy", forms=_FREE, divided_by="tokens"),
-    "nll": _loss("negative log-likelihood", _FREE, "tokens", "nats"),
+    "nll": _loss("negative log-likelihood", _FREE, "tokens", "nats", of_each=True),
     "perplexity": _loss("perplexity", _FREE, "tokens", ""),
     "bits_per_byte": _loss("bits per byte", _FREE, "bytes", "bits"),
     "byte_perplexity": _loss("byte perplexity", _FREE, "bytes", ""),
     "word_perplexity": _loss("word perplexity", _FREE, "words", ""),
     "continuation_perplexity": _loss("continuation perplexity", ("completion",), "", ""),
-    "kl": _loss("KL divergence from the intact model", _COMPARED, "tokens", "nats"),
-    "agreement": Metric("agreement with the intact model", forms=_COMPARED, divided_by="tokens"),
-    "cosine": Metric("cosine similarity to the intact embedding", divided_by="tokens", in_percent=False),
+    "kl": _loss(
+        "KL divergence from the intact model", _COMPARED, "tokens", "nats", distance="KL divergence"
+    ),
+    "agreement": Metric(
+        "agreement with the intact model", forms=_COMPARED, distance="disagreement", divided_by="tokens"
+    ),
+    "cosine": Metric(
+        "cosine similarity to the intact embedding", distance="cosine distance", divided_by="tokens",
+        in_percent=False,
+    ),
     "text_match": Metric("exact match", forms=_WRITTEN),
     "contains": Metric("answers contained", forms=_WRITTEN),
     "number": Metric("correct numbers", forms=_WRITTEN),
     "token_f1": Metric("token F1", forms=_WRITTEN, divided_by="texts"),
     "rouge_l": Metric("ROUGE-L", forms=_WRITTEN, divided_by="texts"),
 }  # fmt: skip
-"""A new metric is a row here; the first one of a kind is its usual one, except of a regression.
+"""A new metric is a row here; the first one of a kind is its usual one, except of a regression."""
 
-The formula of one of a language model is in `adapter_probe.formulas.loss`.
-"""
-
-COMPARISONS = ("kl", "agreement", "cosine")
+COMPARISONS = tuple(name for name, one in BY_NAME.items() if one.distance)
 """Metrics of an ablation that compare with the intact model's outputs and need no labels."""
 COMPARABLE = {"classification": COMPARISONS[:2], "causal": COMPARISONS[:2], "embedding": COMPARISONS[1:]}
 """Which of them a kind of task has; of embeddings, agreement is that on the nearest other text."""
@@ -144,35 +237,17 @@ METRICS: dict[str, tuple[str, ...]] = {
     kind: tuple(name for name, one in BY_NAME.items() if kind in one.kinds) for kind in get_args(Kind)
 } | {"causal": tuple(name for name, one in BY_NAME.items() if one.forms and name not in COMPARISONS)}
 METRICS["embedding"] = METRICS["regression"] + METRICS["pairwise"] + METRICS["ranking"]
-OF_CLASSES = ("classification", "tokens", "multilabel")
-"""Kinds of tasks whose head has an output per class."""
 LOSSES = tuple(name for name, one in BY_NAME.items() if one.less_is_better)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
-RATIOS = tuple(
-    name
-    for name, one in BY_NAME.items()
-    if one.less_is_better or (one.divided_by and one.forms != ("choice",))
-)
-"""Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 OF_PAIRS = METRICS["pairwise"]
 """Metrics of two scores per example, of which the first should be the larger one."""
-MEANS = OF_PAIRS + METRICS["ranking"]
-"""Metrics that are means over examples of what each one scores."""
-PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, "margin"))
+PROPORTIONS = tuple(name for name, one in BY_NAME.items() if one.is_proportion)
 """Shares of right examples; of pairs, two equal scores are half right."""
-BOUNDED_MEANS = tuple(
-    name
-    for name, one in BY_NAME.items()
-    if one.of_counts is None and one.in_percent and (name in MEANS or name not in PROPORTIONS)
-)
-"""Means of what an example scores: right, wrong, or in between, as of a pair with two equal scores."""
-GENERATED = tuple(name for name, one in BY_NAME.items() if one.forms == _WRITTEN)
+GENERATED = tuple(name for name, one in BY_NAME.items() if one.is_written)
 """Metrics of texts that a language model writes; the first is the usual one."""
 PER_TEXT = "per text:"
 """Prefix of the names of further ones, means of a number per text: of a function, or of a task."""
 _ALIASES = {"exact_match": "text_match"}  # exact_match is of questions whose answers are passages
-OF_CHOICES = tuple(name for name, one in BY_NAME.items() if one.forms == ("choice",))
-"""Metrics of multiple choice."""
 _TOKENS_ALONE = tuple(
     name
     for name, one in BY_NAME.items()
@@ -182,11 +257,6 @@ OF_TOKENS = ("nll", *(name for name in _TOKENS_ALONE if name != "nll"))
 """Metrics of a text of which only the tokens are known; the first is the usual one."""
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
-
-_OF_ROWS = METRICS["multilabel"] + METRICS["tokens"]
-"""Metrics of labels ``[examples, labels]``, of which some are also metrics of classes."""
-IN_PERCENT = tuple(name for name, one in BY_NAME.items() if one.in_percent)
-"""Metrics that are printed as percentages; the others are correlations and losses."""
 
 
 def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
@@ -231,7 +301,7 @@ def about(metric: str) -> Metric:
         words = name.replace("_", " ")
         return Metric(words, unit=unit, less_is_better=loss, in_percent=scale == "share")
     if metric.startswith(PER_TEXT):
-        return Metric(metric.removeprefix(PER_TEXT), in_percent=False)
+        return Metric(metric.removeprefix(PER_TEXT), forms=_WRITTEN, divided_by="texts", in_percent=False)
     if metric not in BY_NAME:
         raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(BY_NAME)}")
     return BY_NAME[metric]
@@ -242,16 +312,6 @@ def generated_metric(asked: str | None) -> str | None:
     if isinstance(asked, CustomMetric):
         return f"{PER_TEXT}{asked.own_name}"
     return None if asked is None else _ALIASES.get(asked, asked)
-
-
-def is_generated(metric: str) -> bool:
-    """Whether a metric scores texts that a language model writes."""
-    return metric in GENERATED or metric.startswith(PER_TEXT)
-
-
-def is_ratio(metric: str) -> bool:
-    """Whether a metric is a ratio of two sums over examples, see `RATIOS`."""
-    return metric in RATIOS or metric.startswith(PER_TEXT)
 
 
 def sign_of(metric: str) -> int:
@@ -293,7 +353,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
         return
     if metric.startswith(CUSTOM) and not isinstance(metric, CustomMetric):
         raise _only_the_name(metric)
-    if kind == "classification" and n_labels not in (None, 2):
+    if n_labels not in (None, 2):
         allowed = tuple(name for name in allowed if name != "f1")
     if metric not in allowed:
         near = get_close_matches(metric, allowed, 1)
@@ -343,18 +403,17 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
         ValueError: the shapes do not match, there are no examples, classes are not whole numbers >= 0 (except
             `NO_CLASS`), or a question's score is outside [0, 1].
     """
-    metric_label(metric)
+    own = about(metric)
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    n_axes = labels.ndim + (metric in METRICS["tokens"])
+    n_axes = labels.ndim + own.is_of_counted
     there = predictions.shape[predictions.ndim - n_axes :][: labels.ndim]
     if not 1 <= labels.ndim <= 2 or there != labels.shape or not labels.size:
         raise ValueError(
             f"scoring needs labels [examples] and predictions [..., examples], at least one example; "
             f"got {labels.shape} and {predictions.shape}"
         )
-    of_rows = labels.ndim == 2 and not isinstance(metric, CustomMetric)
-    of_classes = metric in METRICS["classification"]
-    if (of_rows and metric not in _OF_ROWS) or (labels.ndim == 1 and metric in _OF_ROWS and not of_classes):
+    allowed = {2 if kind in _OF_ROWS else 1 for kind in own.kinds} or {1}
+    if labels.ndim not in allowed and not isinstance(metric, CustomMetric):
         raise ValueError(f"metric {metric!r} does not score labels of {labels.ndim} axes")
     complete = is_complete(predictions, n_axes)
     scores = np.full(complete.shape, np.nan)
@@ -368,24 +427,21 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return metric.scores(predictions.reshape(-1, *labels.shape), labels)
     if metric.startswith(CUSTOM):
         raise _only_the_name(metric)
+    own = about(metric)
     if labels.ndim == 2:
-        counted = counts_by_example(predictions, labels, metric in METRICS["tokens"])
-        return score_counts(metric, counted.over_examples())
-    if metric in MEANS:
-        return np.asarray(np.ascontiguousarray(predictions, dtype=np.float64).mean(axis=-1))
-    if metric in PROPORTIONS:
-        metric = "accuracy"
-    if is_ratio(metric):
-        return loss(metric, *(terms.sum(axis=-1) for terms in loss_terms(metric, predictions, labels)))
-    if metric in METRICS["classification"]:
-        return score_counts(metric, class_counts(predictions, labels))
-    if metric in METRICS["extractive"]:
+        counts = counts_by_example(predictions, labels, own.is_of_counted).over_examples()
+        return score_counts(metric, counts)
+    if own.is_mean:
         # Contiguous, so that the order of summation does not depend on how many variants are scored together.
         scores = np.ascontiguousarray(predictions, dtype=np.float64)
-        if not ((scores >= 0) & (scores <= 1)).all():
+        if own.kinds == _ANSWERS and not ((scores >= 0) & (scores <= 1)).all():
             raise ValueError(f"scores of questions must be in [0, 1], got {scores.min()} to {scores.max()}")
-        return scores.mean(axis=-1)
-    return (pearson if metric == "pearson" else spearman)(predictions, labels)
+        return np.asarray(scores.mean(axis=-1))
+    if own.is_ratio:
+        return own.ratio(*(terms.sum(axis=-1) for terms in own.terms(predictions, labels)))
+    if own.correlation is not None:
+        return own.correlation(predictions, labels)
+    return score_counts("accuracy" if own.is_proportion else metric, class_counts(predictions, labels))
 
 
 def constant_prediction(metric: str, labels: np.ndarray) -> np.ndarray | None:
@@ -395,13 +451,14 @@ def constant_prediction(metric: str, labels: np.ndarray) -> np.ndarray | None:
     language models, whose labels are no classes, and where several labels or entities are looked for.
     """
     labels = np.asarray(labels)
-    if metric == "tag_accuracy":  # labels count every sentence's words of each tag
+    about_it = about(metric)
+    if about_it.is_of_counted and about_it.of_counts is accuracy:  # of every sentence's words of each tag
         most = labels.sum(axis=0).argmax()
         found = np.zeros((*labels.shape, 2), dtype=np.int64)
         found[:, most] = np.stack([labels[:, most], labels.sum(axis=1)], axis=-1)
         return found
-    of_classes = isinstance(metric, CustomMetric) and labels.dtype.kind == "i" and not metric.of_outputs
-    if labels.ndim != 1 or (metric not in METRICS["classification"] and not of_classes):
+    own = isinstance(metric, CustomMetric) and labels.dtype.kind == "i" and not metric.of_outputs
+    if labels.ndim != 1 or not ("classification" in about_it.kinds or own):
         return None
     return np.full_like(labels, np.bincount(labels).argmax())
 

@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adapter_probe.kinds.task import TaskKind
     from adapter_probe.metrics import Metric
 
 METHOD_LABELS = {
@@ -39,11 +40,6 @@ METHOD_LABELS = {
 
 _EXACT = 12
 """Significant digits of a float that are taken for its value; the others are errors of floating point."""
-
-_DISTANCES = {"kl": "KL divergence", "agreement": "disagreement", "cosine": "cosine distance"}
-"""Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
-_SMALL = ("kl", "cosine")
-"""Those that can be small without being nothing; the least disagreement is one prediction."""
 
 # Types of PEFT that are rarer, or another's names for them.
 _OTHER_METHODS = {
@@ -152,6 +148,13 @@ def _written(metric: str | None) -> Metric:
     return Metric("score", in_percent=False) if metric is None else about(metric)
 
 
+def _kind(metric: str | None) -> TaskKind:
+    """The kind of task whose examples a metric scores."""
+    from adapter_probe.kinds.table import about_metric
+
+    return about_metric("accuracy" if metric is None else metric)
+
+
 def printable(name: str) -> str:
     """A name on one line; control characters, which are invalid in SVG, are replaced."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
@@ -179,7 +182,12 @@ def is_loss(metric: str | None) -> bool:
 
 def is_distance(metric: str | None) -> bool:
     """Whether changes are distances from the intact model's outputs, which are neither better nor worse."""
-    return metric in _DISTANCES
+    return bool(_written(metric).distance)
+
+
+def _can_be_small(metric: str | None) -> bool:
+    """Whether a distance can be small without being nothing; the least disagreement is one prediction."""
+    return is_distance(metric) and not _written(metric).in_percent
 
 
 def is_percentage(metric: str | None) -> bool:
@@ -196,9 +204,7 @@ def own_unit(metric: str | None) -> str:
 
 def drop_name(metric: str | None) -> str:
     """The name of a change for the worse: a drop of a score, a rise of a loss; or that of a distance."""
-    if metric in _DISTANCES:
-        return _DISTANCES[metric]
-    return "rise" if is_loss(metric) else "drop"
+    return _written(metric).distance or ("rise" if is_loss(metric) else "drop")
 
 
 def unit_name(metric: str | None) -> str:
@@ -250,7 +256,7 @@ def interval_text(low: float, high: float, metric: str | None) -> str:
 
 def number_text(value: float, metric: str | None, digits: int = 1) -> str:
     """A number with this many decimals, or if it is a small distance with two significant digits."""
-    if metric in _SMALL and 0 < abs(value) < 10 ** (1 - digits):
+    if _can_be_small(metric) and 0 < abs(value) < 10 ** (1 - digits):
         return significant(value, 2)
     return rounded(value, digits)
 
@@ -270,8 +276,8 @@ def drop_text(drop: float | None, metric: str | None) -> str:
     """
     if drop is None or math.isnan(drop):
         return "undefined"
-    if metric in _DISTANCES:
-        return f"{_DISTANCES[metric]} {amount_text(drop, metric)}"
+    if is_distance(metric):
+        return f"{drop_name(metric)} {amount_text(drop, metric)}"
     worse, better = ("rise", "fall") if is_loss(metric) else ("drop", "gain")
     size = amount_text(abs(drop), metric)
     gained = drop < 0 and number_of(size.split()[0]) != 0
@@ -288,7 +294,7 @@ def cell_text(drop: float, metric: str | None = None, *, whole: bool = False) ->
     """
     if math.isnan(drop):
         return ""
-    if metric in _SMALL and 0 < abs(drop) < 0.05:
+    if _can_be_small(metric) and 0 < abs(drop) < 0.05:
         one = number_of(significant(drop, 1))
         return rounded(drop, 2) if abs(one) >= 0.01 else with_minus(f"{one:.0e}")
     text = rounded(drop)
@@ -376,15 +382,13 @@ def count_text(n: int, noun: str) -> str:
 
 def examples_text(n: int, metric: str | None) -> str:
     """A number of examples: `9,815 examples`; of tagged words `3,250 sentences`."""
-    nouns = {"tokens": "sentence", "ranking": "query"}
-    noun = next((nouns[kind] for kind in _written(metric).kinds if kind in nouns), "example")
-    return count_text(n, noun).replace("querys", "queries")
+    kind = _kind(metric)
+    return f"{n:,} {kind.example if n == 1 else kind.examples}"
 
 
 def drawn_units(metric: str | None) -> str:
     """What the bootstrap weighs; questions on a paragraph, or words of a sentence, are not independent."""
-    units = {"extractive": "paragraphs", "tokens": "sentences", "ranking": "queries"}
-    return next((units[kind] for kind in _written(metric).kinds if kind in units), "examples")
+    return _kind(metric).drawn
 
 
 def share_text(percent: float) -> str:
@@ -428,14 +432,12 @@ def interval_method(*metrics: str | None, parts: bool = False) -> str:
         parts: whether they are of interactions, shares or differences, of which an example can change twice
             as much as another.
     """
-    from adapter_probe.metrics import BOUNDED_MEANS, PROPORTIONS
-
     found = {}
     for metric in metrics:
-        bootstrap = f"by the {_bootstrap(metric)} over {drawn_units(metric)}"
-        if metric is None or metric not in (*PROPORTIONS, *BOUNDED_MEANS):
+        bootstrap, written = f"by the {_bootstrap(metric)} over {drawn_units(metric)}", _written(metric)
+        if not (written.is_proportion or written.is_bounded_mean):
             found[bootstrap] = None
-        elif parts or metric in BOUNDED_MEANS:
+        elif parts or written.is_bounded_mean:
             alike = f"where all {drawn_units(metric)} that change anything change it by the same amount"
             found[f"{bootstrap}, exact (Fay and Lumbard 2021) {alike}"] = None
         else:
@@ -445,13 +447,11 @@ def interval_method(*metrics: str | None, parts: bool = False) -> str:
 
 def named_test(metric: str | None, parts: bool = False) -> str:
     """The test behind p-values of changes of a score; `parts` as in `interval_method`."""
-    from adapter_probe.metrics import BOUNDED_MEANS
-
-    exact = significance_test(metric) == "McNemar"
-    if exact and not parts and metric not in BOUNDED_MEANS:
+    exact, bounded = significance_test(metric) == "McNemar", _written(metric).is_bounded_mean
+    if exact and not parts and not bounded:
         return "an exact two-sided McNemar test of its predictions against the intact model's"
     found = f"a two-sided paired test by the {_bootstrap(metric)} over {drawn_units(metric)}"
-    if exact or metric in BOUNDED_MEANS:
+    if exact or bounded:
         units = drawn_units(metric)
         found += f", or the sign test where all {units} that change anything change it by the same amount"
     return found
@@ -466,8 +466,6 @@ def _bootstrap(metric: str | None) -> str:
 
 def significance_test(metric: str | None) -> str | None:
     """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
-    from adapter_probe.metrics import PROPORTIONS
-
     if metric is None or is_distance(metric):
         return None
-    return "McNemar" if metric in PROPORTIONS else "bootstrap"
+    return "McNemar" if _written(metric).is_proportion else "bootstrap"

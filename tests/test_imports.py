@@ -44,7 +44,7 @@ DIRECTLY_BELOW = {
     "ablation_results": ("kinds", "spans"),
     "known_tasks": ("metrics",),
     "results": ("ablation_results", "records", "version"),
-    "wording": ("known_tasks",),
+    "wording": ("known_tasks", "kinds"),
     "analysis": ("results", "reference", "wording", "ablation_settings", "startup"),
     "figures": ("analysis",),
     "data": ("spans", "kinds", "known_tasks", "settings", "progress", "reads", "startup"),

@@ -31,7 +31,8 @@ from adapter_probe.analysis.removable import (
 from adapter_probe.analysis.resampling import N_DRAWS, Draws, draw_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, p_values, span_interval
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.metrics import COMPARISONS, METRICS, OF_CLASSES, PROPORTIONS, constant_prediction
+from adapter_probe.kinds.table import about_kind
+from adapter_probe.metrics import about, constant_prediction
 from adapter_probe.spans import ALL_MODULES
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
@@ -79,7 +80,8 @@ def draws_for(results: AblationResults, tested: bool | None = None) -> int:
             test and distances none, and the intervals alone need fewer draws.
     """
     if tested is None:
-        tested = results.metric not in (*PROPORTIONS, *COMPARISONS)
+        own = about(results.metric)
+        tested = not (own.is_proportion or own.distance)
     wanted = draws_wanted(int((results.spans[:, 0] >= 0).sum())) if tested else N_DRAWS
     own = isinstance(results.metric, CustomMetric)
     return results.metric.draws(wanted, len(results.masks)) if own else wanted
@@ -119,7 +121,7 @@ def ablation_tables(
     scores, chance_p = _drawn(results, n_draws, seed)
     tested = p_values(scores.changes([*rows, removed], intact))
     p, removed_p = np.where(frame["delta_points"].isna(), np.nan, tested[:-1]), float(tested[-1])
-    if results.metric in COMPARISONS:
+    if about(results.metric).distance:
         p, removed_p = np.full(len(frame), np.nan), np.nan
     p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # nothing to test
     scores = scores.first(N_DRAWS)
@@ -129,7 +131,7 @@ def ablation_tables(
         ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
         n_nonfinite=results.nonfinite[rows],
     )  # fmt: skip
-    if results.metric in COMPARISONS:
+    if about(results.metric).distance:
         frame = frame.drop(columns=list(_TEST))
     n_layers = results.n_layers
     if results.modules is None:
@@ -183,7 +185,7 @@ def _of_stacks(results: AblationResults, n_draws: int, seed: int) -> AblationTab
     """The tables of several stacks, each from weights of the same seed."""
     stacks = results.in_stacks
     parts = {name: ablation_tables(own, n_draws, seed, len(stacks)) for name, own in stacks.items()}
-    if results.metric not in COMPARISONS:
+    if not about(results.metric).distance:
         adjusted = holm(np.concatenate([part.spans["p_value"] for part in parts.values()]))
         ends = np.cumsum([len(part.spans) for part in parts.values()])[:-1]
         parts = {
@@ -220,12 +222,12 @@ def _drawn(results: AblationResults, n_draws: int, seed: int) -> tuple[Draws, fl
     The chance score of a correlation is 0; p is NaN if the score of guessing is not known.
     """
     constant, intact = None, intact_row(results)
-    if results.kind in OF_CLASSES:
+    if about_kind(results.kind).has_classes:
         constant = constant_prediction(results.metric, results.scored_with)
     scores = draw_scores([results], n_draws, seed, more=None if constant is None else constant[None])
     if constant is not None:
         return scores, float(p_values(scores.map(lambda own: own[..., [intact]] - own[..., [-1]]))[0])
-    chance = 0.0 if results.metric in METRICS["regression"] else results.chance_score
+    chance = 0.0 if about(results.metric).correlation else results.chance_score
     if np.isnan(chance):
         return scores, np.nan
     return scores, float(p_values(scores.map(lambda own: own[..., [intact]] - 100 * chance))[0])

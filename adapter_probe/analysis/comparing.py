@@ -219,7 +219,7 @@ def average_ablations(
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
         ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
-    if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
+    if not metrics.about(studies[0].metric).distance:  # which differ from the intact model in any case
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), np.where(same, np.nan, p))
     spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
     if "module" not in spans:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.errors import ResultsError, one_line, shown
-from adapter_probe.metrics import LOSSES, sign_of
+from adapter_probe.metrics import about, sign_of
 from adapter_probe.results.schema import read_columns
 from adapter_probe.settings import Axis
 from adapter_probe.wording import task_label
@@ -232,7 +232,7 @@ def beside(overlay: pd.DataFrame | None, tasks: Mapping[str, str], x: Axis) -> d
     for task, metric in tasks.items():
         names = {task.casefold(), task_label(task).casefold(), ""}
         own = overlay[overlay["task"].str.casefold().isin(names) & overlay[column].notna()]
-        if metric not in LOSSES and (bad := own["mean"].abs() > 1).any():
+        if about(metric).unit is None and (bad := own["mean"].abs() > 1).any():
             row = own[bad].iloc[0]
             raise ResultsError(
                 f"--overlay {given.get(row['source'], row['source'])}: the score of {row['method']} on "

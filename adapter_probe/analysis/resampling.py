@@ -18,10 +18,10 @@ import numpy as np
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row, without_noise
-from adapter_probe.analysis.weighted_scores import Scorer, is_perplexity, sums_of, unit_of, weighted_scorer
+from adapter_probe.analysis.weighted_scores import Scorer, sums_of, unit_of, weighted_scorer
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.formulas import is_complete
-from adapter_probe.metrics import COMPARISONS, LOSSES, METRICS, PROPORTIONS
+from adapter_probe.metrics import about
 
 N_DRAWS = 10_000
 FEWEST_UNITS = 6
@@ -163,7 +163,7 @@ def draw_scores(
         scale = n / (denominators @ counts if group is not None else denominators.sum())
         values[:, complete] = metrics.to_points(metric, per_unit.T * scale * unit_of(metric))
     most = _most(studies[0], rows[complete], unit if group is None else None)
-    is_distance, is_exponential = metric in COMPARISONS, is_perplexity(metric)
+    is_distance, is_exponential = bool(about(metric).distance), about(metric).is_perplexity
     return Draws(samples, added, values, counts, most, terms is not None, is_distance, is_exponential)
 
 
@@ -186,7 +186,7 @@ def _alike(
     labels = results.scored_with
     if labels.ndim == 1 and predictions.dtype.kind in "iu" and not isinstance(results.metric, CustomMetric):
         table = np.concatenate([labels[:, None], predictions.T], axis=1)
-        if results.metric in PROPORTIONS:
+        if about(results.metric).is_proportion:
             table = (table == labels[:, None]).astype(np.int64)
         table, group = np.unique(table, axis=0, return_inverse=True)
         return np.ascontiguousarray(table[:, 1:].T), table[:, 0], np.arange(len(table)), group.ravel()
@@ -196,7 +196,7 @@ def _alike(
 def _most(results: AblationResults, predictions: np.ndarray, unit: np.ndarray | None) -> float:
     """The largest change of the score that one unit can make, in points; see `Draws`."""
     metric = results.metric
-    if metric in (*LOSSES, "margin", *METRICS["regression"]) or results.kind == "regression":
+    if about(metric).can_grow or results.kind == "regression":
         return np.inf
     if (terms := sums_of(metric, predictions, results.scored_with)) is None:
         return np.nan

@@ -197,7 +197,7 @@ def strength_table(results: AblationResults, variants: pd.DataFrame, intact: flo
 def strength_summary(results: AblationResults, variants: pd.DataFrame) -> StrengthSummary:
     """Which strength of the whole adapter is best; see `joined`."""
     facts = facts_of(results)
-    if results.metric in metrics.COMPARISONS:
+    if metrics.about(results.metric).distance:
         return StrengthSummary(**facts)
     whole = variants[variants["whole"]]
     strengths = np.append(1.0, whole["strength"].to_numpy())

@@ -37,18 +37,12 @@ from adapter_probe.analysis.notable_spans import (
 from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import ResultsError
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.records import to_record
 from adapter_probe.results.schema import span_columns
 from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import done_text
 
-_BASELINES = {  # by kind of task: what a model without any skill is called, and what it does
-    "classification": ("majority class", "always answering with the most frequent class"),
-    "regression": ("constant answer", "a constant answer"),
-    "causal": ("random choice", "a choice at random"),
-    "tokens": ("most frequent tag", "always answering with the most frequent tag"),
-    "pairwise": ("random choice", "a choice at random"),
-}
 NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters"
 _ROUNDING = 1e-6  # nats
 NOT_WORSE = "The model is not worse with all of these adapters"
@@ -183,7 +177,7 @@ class AblationSummary(StoredSummary):
     @property
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
-        return _BASELINES.get(self.kind, _BASELINES["classification"])[0]
+        return about_kind(self.kind).guess[0]
 
     @property
     def evaluated(self) -> str:
@@ -282,14 +276,14 @@ def _switched_part(settings: Mapping[str, object]) -> str:
 
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
     """Why the spans are not informative, or None; shown to readers first."""
-    if results.metric in metrics.COMPARISONS:
+    if metrics.about(results.metric).distance:
         largest = tables.spans["delta_points"].abs().max()
         same = abs(removed - intact) <= _ROUNDING and largest <= 100 * _ROUNDING
         said = f"{NOT_DIFFERENT} {_off(results)}, so the differences between spans are not informative."
         return said if same else None
-    chance = 0.0 if results.metric in metrics.METRICS["regression"] else results.chance_score
+    chance = 0.0 if metrics.about(results.metric).correlation else results.chance_score
     if tables.chance_p >= ALPHA or intact < chance:
-        return f"The intact model is not better than {_BASELINES[results.kind][1]} {_NOTHING}"
+        return f"The intact model is not better than {about_kind(results.kind).guess[1]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
         return f"{NOT_WORSE} {_off(results)} {_NOTHING}"
     return None

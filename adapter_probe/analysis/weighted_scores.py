@@ -14,8 +14,8 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.formulas import ClassCounts, counts_by_example, loss, loss_terms
-from adapter_probe.metrics import LOSSES, MEANS, METRICS, PROPORTIONS, is_ratio
+from adapter_probe.formulas import ClassCounts, counts_by_example, pearson
+from adapter_probe.metrics import about
 
 _RANKED_VALUES = 100_000  # numbers that are sorted and summed at a time: few enough for the processor's cache
 _ROUNDING = 1e-12  # of a sum of squares: below, values do not vary
@@ -38,37 +38,35 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return lambda weights: _ratio(metric, weights @ numerators, (weights @ denominators)[:, None])
     if labels.ndim == 2:
         return _of_counted(metric, predictions, labels)
-    if metric in METRICS["classification"]:
+    if (correlation := about(metric).correlation) is None:
         return _of_counts(metric, predictions, labels)
     values, targets = np.asarray(predictions, np.float64), np.asarray(labels, np.float64)
-    return (_pearson if metric == "pearson" else _spearman)(values, targets)
+    return (_pearson if correlation is pearson else _spearman)(values, targets)
 
 
 def sums_of(metric: str, predictions: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Numerators ``[variants, examples]`` and denominators of scores that are ratios of two sums, or None."""
     if isinstance(metric, CustomMetric) or labels.ndim == 2:
         return None
-    if is_ratio(metric):
-        return loss_terms(metric, predictions, labels)
-    if metric in (*MEANS, *METRICS["extractive"]):
+    own = about(metric)
+    if own.is_ratio:
+        return own.terms(predictions, labels)
+    if own.is_mean:
         return predictions.astype(np.float64), np.ones(len(labels))
-    if metric in PROPORTIONS:
+    if own.is_proportion:
         return predictions == labels, np.ones(len(labels))
     return None
 
 
-def is_perplexity(metric: str) -> bool:
-    """Whether a metric is a perplexity, whose logarithm is a mean."""
-    return metric in LOSSES and metric.endswith("perplexity")
-
-
 def unit_of(metric: str) -> float:
     """What a nat is in the metric's unit; of perplexities, in that of their logarithms."""
-    return float(loss(metric, 1.0, 1.0)) if is_ratio(metric) and not is_perplexity(metric) else 1.0
+    own = about(metric)
+    return float(own.ratio(1.0, 1.0)) if own.is_ratio and not own.is_perplexity else 1.0
 
 
 def _ratio(metric: str, numerator: np.ndarray, denominator: np.ndarray | float) -> np.ndarray:
-    return loss(metric, numerator, denominator) if is_ratio(metric) else numerator / denominator
+    own = about(metric)
+    return own.ratio(numerator, denominator) if own.is_ratio else numerator / denominator
 
 
 def _custom_scores(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
@@ -104,9 +102,9 @@ def _of_counts(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scor
 
 def _of_counted(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
     """Scores of several labels or of tags, from the hits, predictions and labels of every example."""
-    found = counts_by_example(predictions, labels, metric in METRICS["tokens"])
+    found = counts_by_example(predictions, labels, about(metric).is_of_counted)
     parts = [found.hits, found.predicted, np.broadcast_to(found.actual, found.hits.shape)]
-    if not metrics.BY_NAME[metric].by_class:
+    if not about(metric).by_class:
         parts = [part.sum(axis=-1, keepdims=True) for part in parts]
     n_variants, n_examples, n_classes = parts[0].shape
     columns = [part.swapaxes(0, 1).reshape(n_examples, -1).astype(np.float64) for part in parts]

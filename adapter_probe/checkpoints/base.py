@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 from adapter_probe.data.requests_encoding import Start
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, must_be
-from adapter_probe.metrics import OF_CLASSES
 from adapter_probe.replay.recording import held_elsewhere
 from adapter_probe.replay.sharing import sharing
 
@@ -272,8 +271,7 @@ def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:
 
 def n_outputs(task: TaskSpec) -> int | None:
     """Number of logits: one per label or tag, one for regression, two for answers; None for causal models."""
-    fixed = {"regression": 1, "extractive": 2}
-    return len(task.label_names) if task.kind in OF_CLASSES else fixed.get(task.kind)
+    return len(task.label_names) if task.about.has_classes else task.about.n_outputs
 
 
 def has_untrained_pooler(model: PreTrainedModel, missing: Collection[str]) -> bool:

@@ -37,7 +37,7 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
         CheckpointError: `opened` is of a causal language model or of embeddings, has a tokenizer of its own,
             or no known data.
     """
-    if opened.description.task.kind == "causal":
+    if opened.description.task.about.is_language_model:
         raise CheckpointError(
             "a checkpoint of a causal language model cannot be written in this project's format, which "
             "remembers labelled data; keep it as it is, or give --to peft"
@@ -80,7 +80,7 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
             f"only bottleneck adapters of this project, on {families}, can be written for AdapterHub, not "
             f"{method.name}; PEFT's format can represent {WRITABLE}"
         )
-    if opened.description.task.kind == "tokens":
+    if opened.description.task.about.of_words:
         raise CheckpointError("heads for tags cannot be written for AdapterHub; give --to native")
     family = opened.description.base.config["model_type"]
     if family not in _FAMILIES:

@@ -23,7 +23,8 @@ from torch import Tensor
 from adapter_probe.data.spec import Columns
 from adapter_probe.data.tasks import Kind, TaskSpec
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be
-from adapter_probe.metrics import OF_CLASSES, default_metric
+from adapter_probe.kinds.table import about_kind
+from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
@@ -277,7 +278,7 @@ def _hash_head(task: TaskSpec) -> str:
 def task_of(name: str, head: Head, n_outputs: int, own: Path, base: Mapping[str, Any]) -> TaskSpec:
     """The task of a checkpoint that records none; its labels are the `names_of_outputs`."""
     kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
-    labels = names_of_outputs(n_outputs, own, base) if kind in OF_CLASSES else ()
+    labels = names_of_outputs(n_outputs, own, base) if about_kind(kind).has_classes else ()
     return TaskSpec(name, kind, default_metric(kind), labels, NO_COLUMNS, {}, {})
 
 

@@ -308,7 +308,7 @@ def open_own(folder: Path, base: str | None, load: Load) -> OpenedPlaced:
     loaded, shape = _load(found, said.task.kind, n_outputs(said.task), load)
     native.refuse_other_base(folder, said.base, loaded.identity)
     tokenizer = load_tokenizer(found.name, found.revision)
-    if said.task.kind == "tokens":
+    if said.task.about.of_words:
         tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     native.refuse_changed(folder, said, about)

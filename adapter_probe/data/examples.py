@@ -11,6 +11,7 @@ import numpy as np
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.combining import Agreement, Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode, encoded_with_fingerprint
+from adapter_probe.data.formats import Rows
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.given import data_name
 from adapter_probe.data.labels import Split
@@ -30,6 +31,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_
 from adapter_probe.data.similarity import (
     RERANKED,
     TRIPLETS,
+    Texts,
     of_retrieval,
     pairs_of,
     reranked_of,
@@ -78,9 +80,32 @@ class Examples:
 
         Of several labels or targets ``[examples, labels]``; of tags the numbers of words.
         """
-        if isinstance(self.rows, Requests):
-            return np.array([request.gold for request in self.rows.rows], dtype=np.int64)
-        return self.rows.paragraph if isinstance(self.rows, Questions) else self.rows.labels
+        return self.rows.labels
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `load_examples` is asked for; see there."""
+
+    tokenizer: Any
+    task: TaskSpec
+    split: str
+    max_length: int
+    max_examples: int | None
+    expect_fingerprint: bool
+    prompting: Prompting | None
+    start: Start | None
+    prepared: Prepared | None
+    dot: bool
+    generation: Generation
+
+    def rows(self) -> tuple[Split | Questions | Tagged, Question]:
+        """Labelled rows, and their question."""
+        return load_with_question(self.task, self.split, self.max_examples, self.expect_fingerprint)
+
+    def tables(self) -> list[Rows]:
+        """Rows of any other kind, one table per file."""
+        return read_language_split(self.task, self.split, self.expect_fingerprint)
 
 
 def load_examples(
@@ -110,18 +135,12 @@ def load_examples(
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
-    if prepared is not None:
-        made = _embedded(tokenizer, task, split, max_length, max_examples, prepared, dot, expect_fingerprint)
-    elif task.kind == "ranking":
-        made = _reranked(tokenizer, task, split, max_length, max_examples, expect_fingerprint)
-    elif task.kind in ("causal", "pairwise"):
-        made = _of_requests(
-            tokenizer, task, split, max_length, max_examples, expect_fingerprint, prompting, start,
-            generation or Generation(),
-        )  # fmt: skip
-    else:
-        made = _labelled(tokenizer, task, split, max_length, max_examples, expect_fingerprint)
-    return _about(made, task, split, tokenizer)
+    asked = _Asked(
+        tokenizer, task, split, max_length, max_examples, expect_fingerprint, prompting, start, prepared, dot,
+        generation or Generation(),
+    )  # fmt: skip
+    read = _READ.get(task.kind, _labelled) if prepared is None else _embedded
+    return _about(read(asked), task, split, tokenizer)
 
 
 def _about(examples: Examples, task: TaskSpec, split: str, tokenizer: Any) -> Examples:
@@ -130,46 +149,9 @@ def _about(examples: Examples, task: TaskSpec, split: str, tokenizer: Any) -> Ex
         return examples
     places = getattr(examples.combine, "places", None)
     own = (0,) if places is None else tuple(place for place in places[0].tolist() if place >= 0)
-    first = first_row(tokenizer, examples.encoded, own) + _right(examples.rows, task)
+    first, right = first_row(tokenizer, examples.encoded, own), examples.rows.right(task)
+    first += f"; right: {right}" if right else ""
     return replace(examples, question=replace(question, source=data_name(task.files[split]), first=first))
-
-
-def _right(rows: Split | Questions | Requests | Tagged, task: TaskSpec) -> str:
-    """What is right for the first row, where its tokens do not say it."""
-    found = ""
-    if isinstance(rows, Questions):
-        found = listed(dict.fromkeys(answer.text for answer in rows.answers[0]))
-    elif isinstance(rows, Requests) and rows.generation is not None:
-        found = listed(rows.rows[0].choices)
-    elif isinstance(rows, Requests) and len(rows.rows[0].choices) > 1:
-        found = f"number {rows.rows[0].gold + 1}"
-    elif isinstance(rows, Tagged):
-        found = " ".join(task.label_names[tag] for tag in rows.tags[0])
-    elif isinstance(rows, Split) and task.kind == "classification" and task.columns.label:
-        found = task.label_names[int(rows.labels[0])]
-    elif isinstance(rows, Split) and task.kind == "regression":
-        found = f"{rows.labels[0]:g}"
-    return f"; right: {found}" if found else ""
-
-
-def _labelled(
-    tokenizer: Any, task: TaskSpec, split: str, max_length: int, max_examples: int | None, expect: bool
-) -> Examples:
-    """Labelled texts, questions, or words with tags."""
-    rows, question = load_with_question(task, split, max_examples, expect)
-    if isinstance(rows, Tagged):
-        encoded, words = encode_words(tokenizer, rows, max_length)
-        cut = cut_texts(tokenizer, [list(one) for one in rows.words], None, encoded.lengths, max_length, True)
-        return _asking(question, Examples(rows, encoded, words=words), frame_of(tokenizer), *cut)
-    if isinstance(rows, Questions):
-        windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))
-        more = len(windows) - len(rows)
-        cut = (f"contexts are read in {len(windows):,} windows of {max_length:,} tokens",) if more else ()
-        made = Examples(rows, windows.encoded, windows)
-        return _asking(question, made, frame_of(tokenizer, True), *cut)
-    encoded = encode(tokenizer, rows, max_length)
-    cut = cut_texts(tokenizer, rows.texts, rows.texts_b, encoded.lengths, max_length)
-    return _asking(question, Examples(rows, encoded), frame_of(tokenizer, rows.texts_b is not None), *cut)
 
 
 def _asking(question: Question, examples: Examples, *changes: str) -> Examples:
@@ -179,104 +161,149 @@ def _asking(question: Question, examples: Examples, *changes: str) -> Examples:
     return replace(examples, question=replace(question, changes=(framed, *others, *question.changes)))
 
 
-def _reranked(
-    tokenizer: Any, task: TaskSpec, split: str, max_length: int, max_examples: int | None, expect: bool
+def _of_texts(
+    asked: _Asked, texts: Split, examples: Split, question: Question, combine: Combine | None = None
 ) -> Examples:
+    """Examples whose items are texts, or pairs of them."""
+    encoded = encode(asked.tokenizer, texts, asked.max_length)
+    cut = cut_texts(asked.tokenizer, texts.texts, texts.texts_b, encoded.lengths, asked.max_length)
+    frame = frame_of(asked.tokenizer, texts.texts_b is not None)
+    return _asking(question, Examples(examples, encoded, combine=combine), frame, *cut)
+
+
+def _labelled(asked: _Asked) -> Examples:
+    """Texts with a label, several labels or a number."""
+    rows, question = asked.rows()
+    return _of_texts(asked, rows, rows, question)
+
+
+def _tagged(asked: _Asked) -> Examples:
+    """Words with tags."""
+    rows, question = asked.rows()
+    encoded, words = encode_words(asked.tokenizer, rows, asked.max_length)
+    texts = [list(one) for one in rows.words]
+    cut = cut_texts(asked.tokenizer, texts, None, encoded.lengths, asked.max_length, True)
+    return _asking(question, Examples(rows, encoded, words=words), frame_of(asked.tokenizer), *cut)
+
+
+def _questions(asked: _Asked) -> Examples:
+    """Questions on contexts, which are read in windows."""
+    rows, question = asked.rows()
+    most = asked.max_length
+    windows = encode_windows(asked.tokenizer, rows, WindowSettings.within(most))
+    many = len(windows) > len(rows)
+    cut = (f"contexts are read in {len(windows):,} windows of {most:,} tokens",) if many else ()
+    return _asking(question, Examples(rows, windows.encoded, windows), frame_of(asked.tokenizer, True), *cut)
+
+
+def _reranked(asked: _Asked) -> Examples:
     """Queries with documents, each read with its query."""
-    tables = read_language_split(task, split, expect)
-    rows, pairs, combine, notes = reranked_of(tables, split, max_examples)
-    both = Split(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), rows.labels, split, "")
-    encoded = encode(tokenizer, both, max_length)
-    cut = cut_texts(tokenizer, both.texts, both.texts_b, encoded.lengths, max_length)
-    question = question_of(RERANKED, tables, len(pairs))
-    made = Examples(rows, encoded, combine=combine)
-    return _asking(question, made, frame_of(tokenizer, True), *cut, *notes)
+    tables = asked.tables()
+    rows, pairs, combine, notes = reranked_of(tables, asked.split, asked.max_examples)
+    both = Split(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), rows.labels, asked.split, "")
+    question = replace(question_of(RERANKED, tables, len(pairs)), changes=notes)
+    return _of_texts(asked, both, rows, question, combine)
 
 
-def _of_requests(
-    tokenizer: Any, task: TaskSpec, split: str, max_length: int, max_examples: int | None, expect: bool,
-    prompting: Prompting | None, start: Start | None, generation: Generation,
-) -> Examples:  # fmt: skip
-    """Rows of a language model, or preferences of a reward model."""
-    if any(map(is_task, task.files.get(split, ()))):
-        requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
+def _requests(asked: _Asked) -> tuple[Requests, Question]:
+    """Rows whose columns say what is scored, or tasks of lm-evaluation-harness."""
+    tokenizer, split, most, generation = asked.tokenizer, asked.split, asked.max_examples, asked.generation
+    files = asked.task.files.get(split, ())
+    if any(map(is_task, files)):
+        requests = load_tasks(files, split, most, tokenizer, asked.prompting)
         if generation.generate:
             raise DataError(
                 "--generate is for rows of files; a task of lm-evaluation-harness says itself whether "
                 "the model writes, and how"
             )
-        question = Question("the requests of the tasks", len(requests), len(requests))
+        return requests, Question("the requests of the tasks", len(requests), len(requests))
+    tables = asked.tables()
+    if generation.generate:
+        requests = prompts_of(tokenizer, tables, split, generation, most)
     else:
-        tables = read_language_split(task, split, expect)
-        if generation.generate:
-            requests = prompts_of(tokenizer, tables, split, generation, max_examples)
-        else:
-            requests = requests_of(tokenizer, tables, split, max_examples)
-        assert requests.about is not None, "rows of files have a form"
-        question = question_of(requests.about, tables, len(requests))
-    if requests.generation is not None:
-        made = Examples(requests, encode_prompts(tokenizer, requests, max_length, start))
-    elif task.kind == "pairwise":
-        encoded, places = encode_preferences(tokenizer, requests, max_length)
-        made = Examples(requests, encoded, combine=Numbers(places))
-    else:
-        made = Examples(requests, encode_requests(tokenizer, requests, max_length, start))
-    changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
-    if task.kind == "pairwise":
-        changes += cut_preferences(tokenizer, requests, max_length)
-    if requests.form == "preference":
-        scored = "reward" if task.kind == "pairwise" else "log-likelihood"
-        question = replace(question, asks=f"{scored} of {question.asks}")
-    return replace(made, question=replace(question, changes=changes))
+        requests = requests_of(tokenizer, tables, split, most)
+    assert requests.about is not None, "rows of files have a form"
+    return requests, question_of(requests.about, tables, len(requests))
 
 
-def _embedded(
-    tokenizer: Any,
-    task: TaskSpec,
-    split: str,
-    max_length: int,
-    max_examples: int | None,
-    prepared: Prepared,
-    dot: bool,
-    expect_fingerprint: bool,
-) -> Examples:
+def _of_language_model(asked: _Asked) -> Examples:
+    """Rows of a language model."""
+    (requests, question), tokenizer, start = _requests(asked), asked.tokenizer, asked.start
+    encode_rows = encode_requests if requests.generation is None else encode_prompts
+    made = Examples(requests, encode_rows(tokenizer, requests, asked.max_length, start))
+    changes = changes_of(tokenizer, requests, made.encoded, asked.max_length, start)
+    asks = f"log-likelihood of {question.asks}" if requests.are_preferences else question.asks
+    return replace(made, question=replace(question, asks=asks, changes=changes))
+
+
+def _of_reward_model(asked: _Asked) -> Examples:
+    """Preferences of a reward model."""
+    (requests, question), tokenizer, most = _requests(asked), asked.tokenizer, asked.max_length
+    encoded, places = encode_preferences(tokenizer, requests, most)
+    changes = changes_of(tokenizer, requests, encoded, most, asked.start)
+    changes += cut_preferences(tokenizer, requests, most)
+    question = replace(question, asks=f"reward of {question.asks}", changes=changes)
+    return Examples(requests, encoded, combine=Numbers(places), question=question)
+
+
+_READ: dict[str, Callable[[_Asked], Examples]] = {
+    "tokens": _tagged, "extractive": _questions, "ranking": _reranked, "causal": _of_language_model,
+    "pairwise": _of_reward_model,
+}  # fmt: skip
+"""What reads the rows of a kind of task; labelled texts if it is not listed."""
+
+
+def _embedded(asked: _Asked) -> Examples:
     """Examples of embeddings: every distinct text is an item; see `load_examples`."""
-    notes: tuple[str, ...] = ()
-    if task.kind == "embedding":  # which are compared with the intact model's
-        given, question = load_with_question(task, split, max_examples, expect_fingerprint)
-        assert isinstance(given, Split), "there are texts"
-        texts = [(text, "") for text in dict.fromkeys((*given.texts, *(given.texts_b or ())))]
-        rows = replace(given, texts=tuple(text for text, _ in texts), texts_b=None)
-        rows, combine = replace(rows, labels=np.zeros(len(texts), dtype=np.int64)), Agreement(dot)
-    elif task.kind == "regression":
-        rows, question = _scored_pairs(task, split, max_examples, expect_fingerprint)
-        texts, combine = pairs_of(rows, dot)
-    else:
-        tables = read_language_split(task, split, expect_fingerprint)
-        if task.kind == "pairwise":
-            rows, texts, combine = triplets_of(tables, split, max_examples, dot)
-            question = question_of(TRIPLETS, tables, len(rows))
-        else:
-            rows, texts, combine, notes = retrieval_of(tables, split, max_examples, dot)
-            question = of_retrieval(tables, len(rows))
-    items = Split(tuple(prepared(text, role) for text, role in texts), None, rows.labels, split, "")
-    encoded = encode(tokenizer, items, max_length)
-    cut = cut_texts(tokenizer, items.texts, None, encoded.lengths, max_length)
-    return _asking(question, Examples(rows, encoded, combine=combine), frame_of(tokenizer), *cut, *notes)
+    rows, texts, combine, question = _EMBEDDED[asked.task.kind](asked)
+    prepared: Any = asked.prepared
+    items = Split(tuple(prepared(text, role) for text, role in texts), None, rows.labels, asked.split, "")
+    return _of_texts(asked, items, rows, question, combine)
 
 
-def _scored_pairs(
-    task: TaskSpec, split: str, max_examples: int | None, expect_fingerprint: bool
-) -> tuple[Split, Question]:
-    rows, question = load_with_question(task, split, max_examples, expect_fingerprint)
-    if not isinstance(rows, Split) or rows.texts_b is None:
+_Embedded = tuple[Split, Texts, Combine, Question]
+"""The examples, their distinct texts, what makes scores of these, and the question."""
+
+
+def _texts_alone(asked: _Asked) -> _Embedded:
+    """Texts whose embeddings are compared with the intact model's."""
+    given, question = asked.rows()
+    texts = [(text, "") for text in dict.fromkeys((*given.texts, *(given.texts_b or ())))]
+    labels = np.zeros(len(texts), dtype=np.int64)
+    rows = replace(given, texts=tuple(text for text, _ in texts), texts_b=None, labels=labels)
+    return rows, texts, Agreement(asked.dot), question
+
+
+def _scored_pairs(asked: _Asked) -> _Embedded:
+    """Pairs with a number, which their similarity should follow."""
+    rows, question = asked.rows()
+    if rows.texts_b is None:
         raise DataError(
-            f"{listed(task.files[split])}: embeddings are compared, and the rows have one text each; "
-            "give sentence1, sentence2 and score, or anchor, positive and negative"
+            f"{listed(asked.task.files[asked.split])}: embeddings are compared, and the rows have one text "
+            "each; give sentence1, sentence2 and score, or anchor, positive and negative"
         )
-    own = task.columns
+    own = asked.task.columns
     asks = f"similarity of `{own.text}` and `{own.text_b}`, beside `{own.label}`"
-    return rows, replace(question, asks=asks)
+    return rows, *pairs_of(rows, asked.dot), replace(question, asks=asks)
+
+
+def _triplets(asked: _Asked) -> _Embedded:
+    """Texts with a similar one and others."""
+    tables = asked.tables()
+    rows, texts, combine = triplets_of(tables, asked.split, asked.max_examples, asked.dot)
+    return rows, texts, combine, question_of(TRIPLETS, tables, len(rows))
+
+
+def _retrieved(asked: _Asked) -> _Embedded:
+    """Queries with the documents of a corpus."""
+    tables = asked.tables()
+    rows, texts, combine, notes = retrieval_of(tables, asked.split, asked.max_examples, asked.dot)
+    return rows, texts, combine, replace(of_retrieval(tables, len(rows)), changes=notes)
+
+
+_EMBEDDED: dict[str, Callable[[_Asked], _Embedded]] = {
+    "embedding": _texts_alone, "regression": _scored_pairs, "pairwise": _triplets, "ranking": _retrieved,
+}  # fmt: skip
 
 
 def load_training(
@@ -287,7 +314,7 @@ def load_training(
     start: Start | None = None,
 ) -> Examples:
     """Read and encode a training split; see `load_examples` and `encode_training`."""
-    if task.kind != "causal":
+    if not task.about.is_language_model:
         return load_examples(
             tokenizer, task, "train", max_length, max_examples=max_examples, expect_fingerprint=True
         )
@@ -312,7 +339,7 @@ def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> t
     Raises:
         DataError: the rows are no preferences, or a text has no tokens.
     """
-    if requests.form != "preference":
+    if not requests.are_preferences:
         raise DataError(f"{requests.name}: the rows are no preferences; give columns chosen and rejected")
     ids = [
         tokenizer(text, add_special_tokens=request.framed, truncation=True, max_length=max_length)

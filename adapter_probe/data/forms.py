@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.naming import Layout, right_columns, sources, words_of
@@ -67,6 +68,34 @@ def prompt_role(way: str = "write it into the column prompt") -> Role:
 def answer_role(way: str) -> Role:
     """What may be right, or wrong."""
     return role("the answer", _ANSWER, way)
+
+
+class Examined:
+    """What the rows of a study answer, whatever their kind; those of a language model answer otherwise.
+
+    Attributes:
+        generation: how the answers are written, an `adapter_probe.data.generating.Generation`; None of all
+            others.
+        documents: the documents of tasks of lm-evaluation-harness; empty of all others.
+        templated: whether a chat template has no part in them, or wrote all of them.
+        are_texts: whether whole texts are scored by their likelihood.
+        are_choices: whether one of several continuations is right.
+        are_preferences: whether they are a chosen and a rejected answer.
+    """
+
+    generation: Any = None
+    documents: tuple[Any, ...] = ()
+    templated = True
+    are_texts = are_choices = are_preferences = False
+
+    @property
+    def groups(self) -> list[str]:
+        """The group of each row; empty where there is none."""
+        return []
+
+    def right(self, task: Any) -> str:
+        """What is right for the first row of a `TaskSpec`, where its tokens do not say it; else empty."""
+        return ""
 
 
 @dataclass(frozen=True)

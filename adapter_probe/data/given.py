@@ -13,20 +13,21 @@ from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task, with_absolute_paths
 from adapter_probe.data.readers import SPLITS
-from adapter_probe.data.request_rows import are_preferences
-from adapter_probe.data.similarity import CORPUS, contrast_columns, is_for_reranker, kind_of_rows
+from adapter_probe.data.similarity import CORPUS, contrast_columns, kind_for_number, kind_of_rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
-from adapter_probe.metrics import OF_CLASSES, Kind, default_metric
+from adapter_probe.metrics import default_metric
 
 _FROM_MEMORY = re.compile(r"(.*?)-?rows-[0-9a-f]{12}\.jsonl")
 """As `adapter_probe.studies.example_files` writes them, after the name of the file whose columns they are."""
 GIVEN_BATCHES = "given batches"
 """The name of data given as arguments of a model's forward."""
+_KIND_OF_ROWS = {"embedding": kind_of_rows, "regression": kind_for_number}
+"""Of heads that do not say the kind of their task: what does, from the names of columns."""
 _MOST_NAMED = 2  # maximum number of files that a figure names
 
 
@@ -57,7 +58,7 @@ def given_task(
         DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
     """
     task = replace(task, reads=tuple(reads)) if files else task  # a task's own are of its files
-    if task.kind != "causal" and any(is_task(str(entry)) for entry in files):
+    if not task.about.is_language_model and any(is_task(str(entry)) for entry in files):
         raise DataError(
             f"{files[0]}: tasks of lm-eval require a language model; the task of checkpoint {checkpoint} is "
             f"{task.kind}"
@@ -88,24 +89,17 @@ def given_task(
     if task.files or split not in SPLITS:
         return task
     if not files:
-        raise records_no_data(checkpoint, task.kind == "causal")
-    if task.kind == "causal":  # whose rows determine how they are scored
+        raise records_no_data(checkpoint, task.about.is_language_model)
+    if task.about.is_language_model:  # whose rows determine how they are scored
         return task
-    if task.kind in ("regression", "embedding"):
-        names = read_source(files[0], (), encoding, reads).every_name
-        kind: Kind | None = None
-        if task.kind == "embedding":
-            kind = kind_of_rows(names)
-        elif are_preferences(names):
-            kind = "pairwise"
-        elif is_for_reranker(names):
-            kind = "ranking"
+    if kind_of := _KIND_OF_ROWS.get(task.kind):
+        kind = kind_of(read_source(files[0], (), encoding, reads).every_name)
         if kind is not None:
             return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)
         task = replace(task, kind="regression")
-    if task.kind in OF_CLASSES:
+    if task.about.has_classes:
         rows = read_source(files[0], (), encoding, reads)
-        if task.kind == "tokens":
+        if task.about.of_words:
             metric = tag_metric(task.label_names)
             return replace(task, metric=metric, columns=tag_columns(rows), encoding=encoding)
         columns = choose_columns(rows, None, None, None)
@@ -113,7 +107,7 @@ def given_task(
             metric = default_metric("multilabel")
             return replace(task, kind="multilabel", metric=metric, columns=columns, encoding=encoding)
     found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding, reads=reads)  # type: ignore[arg-type]
-    if task.kind == "classification":
+    if task.about.has_classes:
         found = replace(found, label_names=_names(task, found, files, checkpoint))
     return found
 
@@ -151,7 +145,7 @@ def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
 
 def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> TaskSpec:
     own, given = task.label_names, ", ".join(names)
-    if task.kind not in OF_CLASSES:
+    if not task.about.has_classes:
         raise DataError(
             f"--label-names {given}: the task of checkpoint {checkpoint} is {task.kind}, without labels"
         )

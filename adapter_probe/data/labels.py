@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm
+from adapter_probe.data.forms import DataForm, Examined
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError, listed, must_be, shown
@@ -213,7 +213,7 @@ def class_indices(
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Examined):
     """Labelled texts.
 
     Attributes:
@@ -233,6 +233,14 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def right(self, task: TaskSpec) -> str:
+        """See `Examined.right`."""
+        if self.labels.ndim > 1:
+            return ""
+        if task.about.has_classes:
+            return task.label_names[int(self.labels[0])] if task.columns.label else ""
+        return f"{self.labels[0]:g}" if task.about.n_outputs == 1 else ""
 
 
 def without_first(spec: TaskSpec, rows: Rows, labels: np.ndarray) -> tuple[str, ...]:

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, refuse_unread
+from adapter_probe.data.forms import DataForm, Examined, refuse_unread
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text, uncompressed
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
@@ -31,7 +33,7 @@ FORM_METRICS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Requests:
+class Requests(Examined):
     """The examples of a language model.
 
     Attributes:
@@ -58,6 +60,37 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Int64 ``[rows]``: the right choices."""
+        return np.array([row.gold for row in self.rows], dtype=np.int64)
+
+    @property
+    def groups(self) -> list[str]:
+        """See `Examined.groups`."""
+        return [row.group for row in self.rows]
+
+    @property
+    def are_texts(self) -> bool:  # type: ignore[override]
+        """See `Examined`."""
+        return self.form == "text"
+
+    @property
+    def are_choices(self) -> bool:  # type: ignore[override]
+        """See `Examined`."""
+        return self.form == "choice"
+
+    @property
+    def are_preferences(self) -> bool:  # type: ignore[override]
+        """See `Examined`."""
+        return self.form == "preference"
+
+    def right(self, task: Any) -> str:
+        """See `Examined.right`."""
+        if self.generation is not None:
+            return listed(self.rows[0].choices)
+        return f"number {self.rows[0].gold + 1}" if len(self.rows[0].choices) > 1 else ""
 
 
 def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Rows]:
@@ -152,10 +185,11 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
         DataError: the metric does not fit the rows.
     """
     allowed, form = requests.metrics or FORM_METRICS[requests.form], requests.form
-    if form == "generation" and requests.metrics:  # of a task, with or without the name of a filter
+    writes = requests.generation is not None
+    if writes and requests.metrics:  # of a task, with or without the name of a filter
         found = [one for one in allowed if asked in (name := one.removeprefix(PER_TEXT), name.split(",")[0])]
         asked = found[0] if found else asked
-    own = form == "generation" and str(asked).startswith(PER_TEXT)  # a function of the user's
+    own = writes and str(asked).startswith(PER_TEXT)  # a function of the user's
     if asked not in (None, *allowed) and not (own and not requests.metrics):
         hint = " (it scores what the model writes, with --generate)" if asked in GENERATED else ""
         raise DataError(

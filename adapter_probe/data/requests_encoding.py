@@ -154,7 +154,7 @@ def encoder_of(
 ) -> Encoder | Pairs:
     """What encodes single requests; arguments as of `encode_requests`."""
     if start is not None:
-        if requests.form == "text":
+        if requests.are_texts:
             raise DataError(
                 f"{requests.name}: an encoder-decoder reads one text and writes another; give rows with "
                 "columns prompt and completion, or with choices, not whole texts"

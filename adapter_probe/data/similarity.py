@@ -18,6 +18,7 @@ from adapter_probe.data.forms import DataForm, Role, disagreeing, filled, prompt
 from adapter_probe.data.labels import Split
 from adapter_probe.data.naming import COMPARED
 from adapter_probe.data.question import Question, question_of
+from adapter_probe.data.request_rows import are_preferences
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
@@ -93,9 +94,11 @@ def kind_of_rows(names: Sequence[str]) -> Kind | None:
     return "ranking" if "_id" in names else None
 
 
-def is_for_reranker(names: Sequence[str]) -> bool:
-    """Whether rows are queries with documents."""
-    return {"query", "document"} <= set(names)
+def kind_for_number(names: Sequence[str]) -> Kind | None:
+    """The kind of task of rows for a head with one output, by their columns; None for labelled texts."""
+    if are_preferences(names):
+        return "pairwise"
+    return "ranking" if {"query", "document"} <= set(names) else None
 
 
 def _named(names: Iterable[str], wanted: Sequence[str]) -> str | None:

@@ -8,7 +8,9 @@ from adapter_probe.data.formats import is_text
 from adapter_probe.data.forms import columns_named
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.errors import AdapterProbeError, DataError, shown
-from adapter_probe.metrics import OF_CLASSES, Kind, check_metric
+from adapter_probe.kinds.table import about_kind
+from adapter_probe.kinds.task import TaskKind
+from adapter_probe.metrics import Kind, check_metric
 from adapter_probe.records import from_record, to_record
 
 _LONGEST_NAME = 255  # bytes of a folder's name, on every common file system
@@ -66,6 +68,11 @@ class TaskSpec:
     validation_share: float = 0.0
     reads: tuple[str, ...] = ()
 
+    @property
+    def about(self) -> TaskKind:
+        """What its kind is."""
+        return about_kind(self.kind)
+
     def to_json(self) -> dict[str, object]:
         """The task as plain JSON, to be read by `from_json`. Default values may be left out."""
         usual = {"encoding": "utf-8", "validation_share": 0.0, "reads": []}
@@ -79,7 +86,7 @@ class TaskSpec:
             check_name(spec.name)
             check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
             names = spec.label_names
-            classes = spec.kind in OF_CLASSES
+            classes = spec.about.has_classes
             fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
             wanted = "two or more different names, or none for regression and question answering"
             _expect(fits, "label_names", list(names), wanted)

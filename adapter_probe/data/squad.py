@@ -15,9 +15,9 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm
+from adapter_probe.data.forms import DataForm, Examined
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.errors import DataError, shown
+from adapter_probe.errors import DataError, listed, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Questions:
+class Questions(Examined):
     """Questions, their contexts, and their true answers.
 
     Attributes:
@@ -64,6 +64,15 @@ class Questions:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Int64 ``[questions]``: their paragraphs."""
+        return self.paragraph
+
+    def right(self, task: TaskSpec) -> str:
+        """See `Examined.right`."""
+        return listed(dict.fromkeys(answer.text for answer in self.answers[0]))
 
 
 def form_of_questions(spec: TaskSpec) -> DataForm:

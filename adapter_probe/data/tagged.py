@@ -17,7 +17,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
 from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
-from adapter_probe.data.forms import DataForm, disagreeing, filled, refuse_unread
+from adapter_probe.data.forms import DataForm, Examined, disagreeing, filled, refuse_unread
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
@@ -29,7 +29,7 @@ _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")
 
 
 @dataclass(frozen=True, eq=False)
-class Tagged:
+class Tagged(Examined):
     """Sentences.
 
     Attributes:
@@ -51,6 +51,10 @@ class Tagged:
     def labels(self) -> np.ndarray:
         """Int64 ``[sentences]``: their numbers of words."""
         return np.array([len(words) for words in self.words])
+
+    def right(self, task: TaskSpec) -> str:
+        """See `Examined.right`."""
+        return " ".join(task.label_names[tag] for tag in self.tags[0])
 
 
 @dataclass(frozen=True, eq=False)

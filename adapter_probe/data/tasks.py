@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import with_columns
+from adapter_probe.data.forms import DataForm, with_columns
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import (
     Split,
@@ -56,7 +57,8 @@ from adapter_probe.data.tagged import (
     tag_metric,
 )
 from adapter_probe.errors import DataError, must_be
-from adapter_probe.metrics import COMPARISONS, Kind, check_kind, check_metric, default_metric
+from adapter_probe.kinds.table import about_kind
+from adapter_probe.metrics import Kind, about, check_kind, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
 
@@ -166,10 +168,9 @@ def find_task(
         split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
     }
     kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
-    if kind in ("tokens", "multilabel"):  # of which a rare one may be in one split only
-        what = "tag" if kind == "tokens" else "label"
+    if what := _LISTED.get(kind):  # of which a rare one may be in one split only
         classes = names_in_lists(Rows.joined(list(rows.values())), columns.label, what)
-    usual = tag_metric(classes) if kind == "tokens" else default_metric(kind)
+    usual = tag_metric(classes) if about_kind(kind).of_words else default_metric(kind)
     spec = TaskSpec(
         name=called,
         kind=kind,
@@ -216,27 +217,31 @@ def load_with_question(
         refuse_changed(spec, split, loaded.fingerprint)
     keep = subset(len(loaded), max_examples)
     kept = loaded if keep is None else _assembled(spec, split, rows.kept(keep))
-    form = _FORM_OF.get(spec.kind, form_of_texts)(spec)
-    question = question_of(form, [rows], len(kept))
+    form_of, _ = _ROWS.get(spec.kind, _TEXTS)
+    question = question_of(form_of(spec), [rows], len(kept))
     if isinstance(loaded, Split):
         question = replace(question, changes=without_first(spec, rows, loaded.labels))
     return kept, question
 
 
-_FORM_OF = {"tokens": form_of_words, "extractive": form_of_questions}
+_LISTED = {"tokens": "tag", "multilabel": "label"}
+"""What the lists of a kind's column of labels hold, of any number."""
+_TEXTS = (form_of_texts, assemble_split)
+_ROWS: dict[str, tuple[Callable[..., DataForm], Callable[..., Any]]] = {
+    "tokens": (form_of_words, assemble_tagged), "extractive": (form_of_questions, assemble_questions),
+}  # fmt: skip
+"""What the rows of a kind ask, and what makes them; labelled texts if it is not listed."""
 
 
 def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tagged:
-    if spec.kind == "tokens":
-        return assemble_tagged(spec, split, rows)
-    return (assemble_questions if spec.kind == "extractive" else assemble_split)(spec, split, rows)
+    return _ROWS.get(spec.kind, _TEXTS)[1](spec, split, rows)
 
 
 def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tagged:
     """All rows of a split; refused if their labels are all equal, which is possible only in a test split."""
     loaded = _assembled(spec, split, rows)
-    labelled = split != "test" and spec.columns.label and spec.kind != "multilabel"
-    if isinstance(loaded, Split) and labelled and (loaded.labels == loaded.labels[0]).all():
+    labelled = split != "test" and spec.columns.label and isinstance(loaded, Split)
+    if labelled and loaded.labels.ndim == 1 and (loaded.labels == loaded.labels[0]).all():
         value = label_texts(rows, spec.columns.label)[0]
         raise DataError(f"{rows.path}: every {split} label is {value!r}; expected two or more labels")
     return loaded
@@ -300,7 +305,7 @@ def _kind_and_classes(
     if kind is None and isinstance(rows.column(columns.label)[0], list | dict):
         several = columns.text_b is None and holds_lists(rows, columns.label)
         kind = "multilabel" if several else "extractive"  # an answer is looked for in a second text
-    in_lists = kind in ("extractive", "tokens", "multilabel")
+    in_lists = kind == "extractive" or kind in _LISTED
     values = [] if in_lists else label_texts(rows, columns.label)
     kind = guess_kind(rows, values) if kind is None else check_kind(kind)
     return kind, class_names(rows, columns.label, values) if kind == "classification" else ()
@@ -362,10 +367,11 @@ def task_of_language_model(
             f"{tables[lead][0].path}: language models are trained on preferences by TRL's DPOTrainer; "
             "`adapter-probe ablate` scores what it has trained"
         )
-    allowed = FORM_METRICS[form]
-    if metric not in (None, *allowed) or metric in COMPARISONS:
-        known = ", ".join(one for one in allowed if one not in COMPARISONS)
-        raise DataError(f"metric {metric!r} does not fit rows of form {form!r}; allowed: {known}")
+    allowed = [one for one in FORM_METRICS[form] if not about(one).distance]
+    if metric not in (None, *allowed):
+        raise DataError(
+            f"metric {metric!r} does not fit rows of form {form!r}; allowed: {', '.join(allowed)}"
+        )
     prints = {
         split: fingerprint_of([rows.records for rows in own], sort_keys=True) for split, own in tables.items()
     }

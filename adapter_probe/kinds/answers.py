@@ -9,6 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from .kind import Axes, Scored
+from .task import TaskKind
+
+EXTRACTIVE = TaskKind("extractive", drawn="paragraphs", n_outputs=2, reads_all=True)
 
 _SCORES = ("squad_f1", "exact_match")
 

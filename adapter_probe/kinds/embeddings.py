@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from adapter_probe.metrics import METRICS
 
 from .kind import Scored
+from .task import TaskKind
+
+RANKING = TaskKind("ranking", "query", "queries", "queries")
+EMBEDDING = TaskKind("embedding")
+"""A model of embeddings whose rows are not known yet; or its texts, compared with the intact model's."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rankings(Scored):
     """Queries; the outputs are what each scores by every metric of a ranking, ``[variants, queries, 4]``."""
+
+    has_texts: ClassVar[bool] = False
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:

@@ -31,6 +31,8 @@ class Scored(ABC):
         "scored_with": (np.int64, ("examples",)),
     }
     """The arrays of the kind: type of their numbers, and axes."""
+    has_texts: ClassVar[bool] = True
+    """Whether a report can list the texts of the examples, which are read again without a tokenizer."""
 
     metric: str
     kind: str

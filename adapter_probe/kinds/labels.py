@@ -13,6 +13,11 @@ from adapter_probe import metrics
 from adapter_probe.formulas import NO_CLASS, finite_or_nan
 
 from .kind import Axes, Scored
+from .task import TaskKind
+
+CLASSIFICATION = TaskKind("classification", has_classes=True)
+MULTILABEL = TaskKind("multilabel", has_classes=True)
+REGRESSION = TaskKind("regression", guess=("constant answer", "a constant answer"), n_outputs=1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

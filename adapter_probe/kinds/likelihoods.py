@@ -9,9 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from adapter_probe.formulas import NO_CLASS, finite_or_nan
-from adapter_probe.metrics import COMPARISONS, COUNTED, LOSSES, OF_CHOICES, continuation_sizes
+from adapter_probe.metrics import COUNTED, about, continuation_sizes
 
 from .kind import Axes, Scored
+from .task import AT_RANDOM, TaskKind
+
+CAUSAL = TaskKind("causal", guess=AT_RANDOM, reads_all=True, is_language_model=True)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,12 +32,14 @@ class Likelihoods(Scored):
         **Scored.ARRAYS, "counts": (np.int64, ("examples", "outputs", len(COUNTED))),
     }  # fmt: skip
 
+    has_texts: ClassVar[bool] = False
+
     counts: np.ndarray
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
-        return kind == "causal" and metric not in COMPARISONS
+        return kind == "causal" and not about(metric).distance
 
     @property
     def sizes(self) -> np.ndarray:
@@ -50,10 +55,12 @@ class Likelihoods(Scored):
 class Choices(Likelihoods):
     """Multiple choice; `scored_with` has the numbers of the right choices."""
 
+    has_texts: ClassVar[bool] = True
+
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
-        return kind == "causal" and metric in OF_CHOICES
+        return kind == "causal" and about(metric).of_choices
 
     def outcomes(self, predicted: np.ndarray) -> np.ndarray:
         """See `Scored.outcomes`."""
@@ -132,7 +139,7 @@ def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarra
         int64 ``[..., examples]``, the most likely choice (the first of equals), or `NO_CLASS` if the
         log-likelihood of a choice is NaN or infinite; for a loss float64, the negative log-likelihood or NaN.
     """
-    if metric in LOSSES:
+    if about(metric).less_is_better:
         return finite_or_nan(-sums[..., 0].astype(np.float64))
     there = sizes > 0
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -12,11 +12,16 @@ from adapter_probe.formulas import finite_or_nan
 from adapter_probe.metrics import OF_PAIRS
 
 from .kind import Axes, Scored
+from .task import AT_RANDOM, TaskKind
+
+PAIRWISE = TaskKind("pairwise", guess=AT_RANDOM)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pairs(Scored):
     """Pairs; the outputs are log-likelihoods, rewards or similarities of what is chosen and rejected."""
+
+    has_texts: ClassVar[bool] = False
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:

@@ -1,4 +1,4 @@
-"""All kinds, and of which one arrays are."""
+"""All kinds: of tasks, and of what is scored."""
 
 from __future__ import annotations
 
@@ -6,17 +6,34 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from adapter_probe.metrics import METRICS
+from adapter_probe.metrics import about, check_kind
 
-from .answers import Answers
+from .answers import EXTRACTIVE, Answers
 from .distance import ChoiceDistances, ClassDistances, EmbeddingDistances, TokenDistances
-from .embeddings import Rankings
+from .embeddings import EMBEDDING, RANKING, Rankings
 from .kind import Scored
-from .labels import Classes, Numbers, SeveralLabels, SeveralNumbers
-from .likelihoods import Choices, Greedy, Likelihoods, RightTokens
-from .preferences import Pairs, ReferredPairs
-from .tags import Tags
+from .labels import (
+    CLASSIFICATION,
+    MULTILABEL,
+    REGRESSION,
+    Classes,
+    Numbers,
+    SeveralLabels,
+    SeveralNumbers,
+)
+from .likelihoods import CAUSAL, Choices, Greedy, Likelihoods, RightTokens
+from .preferences import PAIRWISE, Pairs, ReferredPairs
+from .tags import TOKENS, Tags
+from .task import TaskKind
 from .written import Written
+
+TASKS = {
+    one.name: one
+    for one in (
+        CLASSIFICATION, REGRESSION, EXTRACTIVE, CAUSAL, TOKENS, MULTILABEL, PAIRWISE, RANKING, EMBEDDING,
+    )
+}  # fmt: skip
+"""Of tasks, by name."""
 
 KINDS: tuple[type[Scored], ...] = (
     TokenDistances, ChoiceDistances, ClassDistances, EmbeddingDistances, Written, ReferredPairs, Pairs,
@@ -24,6 +41,20 @@ KINDS: tuple[type[Scored], ...] = (
     Numbers, Classes,
 )  # fmt: skip
 """All kinds of what is scored; of those that fit, the first counts."""
+
+
+def about_kind(kind: str) -> TaskKind:
+    """What a kind of task is.
+
+    Raises:
+        DataError: the kind is unknown.
+    """
+    return TASKS[check_kind(kind)]
+
+
+def about_metric(metric: str) -> TaskKind:
+    """The first kind of task that a metric fits; of those of written texts, language models."""
+    return TASKS[next(iter(about(metric).kinds), "causal")]
 
 
 def scored_of(
@@ -38,8 +69,8 @@ def scored_of(
     Raises:
         ValueError: there is no such kind, an array is missing, or they do not fit together.
     """
-    if kind not in METRICS:
-        raise ValueError(f"kind should be one of {', '.join(METRICS)}, got {kind!r}")
+    if kind not in TASKS:
+        raise ValueError(f"kind should be one of {', '.join(TASKS)}, got {kind!r}")
     found = next(one for one in KINDS if one.fits(kind, metric, arrays))
     if lacking := [name for name in found.ARRAYS if name not in arrays]:
         raise ValueError(f"kind {kind!r} and metric {metric!r} need {', '.join(lacking)}")

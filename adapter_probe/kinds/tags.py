@@ -12,7 +12,13 @@ import numpy as np
 from adapter_probe import metrics
 
 from .kind import Axes, Scored
+from .task import TaskKind
 
+TOKENS = TaskKind(
+    "tokens", "sentence", "sentences", "sentences",
+    guess=("most frequent tag", "always answering with the most frequent tag"), has_classes=True,
+    reads_all=True, of_words=True,
+)  # fmt: skip
 _ENTITY = re.compile(r"[BIES](?:-(?P<type>.+))?")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapter_probe.formulas import NO_CLASS, finite_or_nan
-from adapter_probe.metrics import is_generated, is_ratio
+from adapter_probe.metrics import about
 
 from .kind import Scored
 
@@ -23,7 +23,7 @@ class Written(Scored):
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
-        return is_generated(metric)
+        return about(metric).is_written
 
     def n_outputs(self) -> int:
         """See `Scored.n_outputs`."""
@@ -32,10 +32,10 @@ class Written(Scored):
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`; of shares 0 where a text is right and else 1, else its score."""
         scores = finite_or_nan(self.outputs[..., 0].astype(np.float64))
-        if is_ratio(self.metric):
+        if about(self.metric).is_ratio:
             return scores
         return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
 
     def outcomes(self, predicted: np.ndarray) -> np.ndarray | None:
         """See `Scored.outcomes`."""
-        return None if is_ratio(self.metric) else np.asarray(predicted == self.scored_with)
+        return None if about(self.metric).is_ratio else np.asarray(predicted == self.scored_with)

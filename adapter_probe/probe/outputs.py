@@ -10,13 +10,11 @@ import numpy as np
 
 from adapter_probe.ablation_results import AblationResults, results_of
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
-from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import count_texts
-from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import COMPARISONS, MEANS, continuation_sizes, is_ratio
+from adapter_probe.metrics import about, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
@@ -107,10 +105,10 @@ def assemble_results(
     settings["question"] = list(request.question)
     refuse_nonfinite_intact(request, arrays)
     rows, others = request.examples.rows, Arrays()
-    if isinstance(rows, Requests) and rows.generation is not None:
+    if rows.generation is not None:
         settings["generation"] = rows.generation.to_json() | rows.generation.identity
-    if isinstance(rows, Requests) and any(row.group for row in rows.rows):
-        others["groups"] = np.array([row.group for row in rows.rows])
+    if any(groups := rows.groups):
+        others["groups"] = np.array(groups)
     if variants.stacks is not None:
         settings["stacks"] = [list(one) for one in variants.parts]
         others["stacks"] = np.array(variants.stacks)
@@ -128,22 +126,22 @@ def _scored(
     request: AblationRequest, variants: VariantSet, arrays: Arrays, scores: np.ndarray | None
 ) -> Arrays:
     """The arrays of what is scored, see `adapter_probe.kinds`, from the outputs of all items."""
-    rows, words = request.examples.rows, request.examples.words
-    labels = request.examples.labels
-    if request.metric in (*COMPARISONS, *MEANS):
+    examples, metric = request.examples, about(request.metric)
+    rows, words, windows, labels = examples.rows, examples.words, examples.windows, examples.labels
+    if metric.distance or (metric.is_mean and windows is None):
         labels = np.ones(len(rows), dtype=np.int64)
-    if (combine := request.examples.combine) is not None:
-        return {"outputs": combine(arrays["logits"]), "scored_with": labels}
-    if isinstance(rows, Requests) and rows.generation is not None:
+    if examples.combine is not None:
+        return {"outputs": examples.combine(arrays["logits"]), "scored_with": labels}
+    if rows.generation is not None:
         found = score_texts(request, texts_of(request, arrays["written"]))[0] if scores is None else scores
         return {
             "outputs": found,
-            "scored_with": np.full(len(rows), int(is_ratio(request.metric)), dtype=np.int64),
+            "scored_with": np.full(len(rows), int(metric.is_ratio), dtype=np.int64),
         }
-    if isinstance(rows, Requests):
+    if request.checkpoint.description.task.about.is_language_model:
         return _of_likelihoods(request, rows, variants, arrays, labels)
-    if isinstance(rows, Questions):
-        chosen = choose_windows(request.examples.windows, Answers(**arrays))
+    if windows is not None:
+        chosen = choose_windows(windows, Answers(**arrays))
         exact, f1 = score_answers(rows, chosen)
         outputs = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `adapter_probe.kinds.answers` says
         answers = np.stack([chosen.start, chosen.end], axis=-1)
@@ -157,21 +155,21 @@ def _scored(
 
 
 def _of_likelihoods(
-    request: AblationRequest, rows: Requests, variants: VariantSet, arrays: Arrays, labels: np.ndarray
+    request: AblationRequest, rows: Any, variants: VariantSet, arrays: Arrays, labels: np.ndarray
 ) -> Arrays:
     outputs, counts = summed_windows(request.encoded, arrays["logits"]), count_texts(rows, request.encoded)
-    if is_ratio(request.metric) and rows.form != "choice":
+    if about(request.metric).is_ratio and not rows.are_choices:
         labels = continuation_sizes(request.metric, counts)[:, 0]
-    found = {"outputs": outputs, "scored_with": labels, "counts": counts}
+    wrong = summed_windows(request.encoded, arrays["wrong"])[..., 0]
+    found = {
+        "outputs": outputs, "scored_with": labels, "counts": counts,
+        "right": request.encoded.n_tokens[:, 0] - wrong,
+        "greedy": arrays["greedy"][..., 0],  # of completions, which are one item each
+    }  # fmt: skip
     if (reference := request.reference(variants, outputs)) is not None:
         found["reference"] = reference
     if request.compares_tokens:
         found["differences"] = _differences(request, arrays["differences"], variants)
-    if request.metric == "greedy_accuracy":  # of completions, which are one item each
-        found["greedy"] = arrays["greedy"][..., 0]
-    if request.metric == "token_accuracy":
-        wrong = summed_windows(request.encoded, arrays["wrong"])[..., 0]
-        found["right"] = request.encoded.n_tokens[:, 0] - wrong
     return found
 
 

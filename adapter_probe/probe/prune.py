@@ -31,7 +31,6 @@ from adapter_probe.checkpoints.native import (
 )
 from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.data.packing import cut_by_tokens
-from adapter_probe.data.requests import Requests
 from adapter_probe.data.tasks import read_language_split
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
@@ -123,9 +122,9 @@ def _validation_scores(request: AblationRequest, results: AblationResults) -> di
     """The new checkpoint's score, if it is one of its task on all of the validation rows that it records."""
     task, rows = request.checkpoint.description.task, request.examples.rows
     whole = rows.fingerprint == task.fingerprints.get("validation")
-    if isinstance(rows, Requests) and rows.name == "validation" and not request.data:
+    if task.about.is_language_model and rows.name == "validation" and not request.data:
         whole = len(rows) == sum(len(one.records) for one in read_language_split(task, rows.name))
-    if request.metric in metrics.COMPARISONS or not whole:
+    if metrics.about(request.metric).distance or not whole:
         return {}
     score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
     return {request.metric: None if np.isnan(score) else score}

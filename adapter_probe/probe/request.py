@@ -31,13 +31,13 @@ from adapter_probe.data.lm_eval_written import scorer_of
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.question import Question
 from adapter_probe.data.readers import SPLITS
-from adapter_probe.data.requests import Requests, choose_metric
+from adapter_probe.data.requests import choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric, metric_label
+from adapter_probe.metrics import COMPARISONS, PER_TEXT, about, check_metric, generated_metric, metric_label
 from adapter_probe.replay.decoding import Decoding, configuration
 from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import base_of
@@ -102,7 +102,7 @@ class AblationRequest:
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
         rows, opened, found = self.examples.rows, self.checkpoint, list(self.examples.notes)
-        if self.metric == "kl" and self.settings.precision in HALF:
+        if about(self.metric).is_divergence and self.settings.precision in HALF:
             found.append(
                 f"a divergence between two runs in {self.settings.precision} contains its rounding; to tell "
                 "small ones apart, give --precision float32"
@@ -116,9 +116,9 @@ class AblationRequest:
                     f"every resample, so that intervals and tests are of {n_draws:,} resamples in place of "
                     f"{wanted:,}: p-values are at least {2 / (n_draws + 1):.2g} before Holm's correction"
                 )
-        if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
+        if isinstance(self.encoded, EncodedBatches):
             return found
-        if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
+        if rows.are_preferences and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
             found.append(
                 f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "
                 "counts as half right"
@@ -129,7 +129,7 @@ class AblationRequest:
                 "if it is a chat model, write the rows as messages, or give --apply-chat-template with "
                 "--task lm-eval:NAME"
             )
-        if rows.form == "text" and start_token(opened.tokenizer) is None:
+        if rows.are_texts and start_token(opened.tokenizer) is None:
             found.append(
                 "the base's tokenizer has neither a BOS nor an EOS token, so each text is scored from its "
                 "second token; its bytes and words are counted as a whole"
@@ -139,14 +139,14 @@ class AblationRequest:
     @property
     def generation(self) -> Generation | None:
         """How texts are written; None of all other examples."""
-        rows = self.examples.rows
-        return rows.generation if isinstance(rows, Requests) else None
+        return self.examples.rows.generation
 
     @property
     def compares_tokens(self) -> bool:
         """Whether every predicted token is compared with the intact model's; choices are as a whole."""
-        rows = self.examples.rows
-        return self.metric in COMPARISONS and isinstance(rows, Requests) and rows.form != "choice"
+        own = self.checkpoint.description.task.about
+        compares = about(self.metric).distance and own.is_language_model
+        return bool(compares) and not self.examples.rows.are_choices
 
     @cached_property
     def variants(self) -> VariantSet:
@@ -166,7 +166,7 @@ class AblationRequest:
                 the rows are no preferences.
         """
         rows, asked = self.examples.rows, self.settings.reference
-        if not isinstance(rows, Requests) or rows.form != "preference" or self.examples.combine is not None:
+        if not rows.are_preferences or self.examples.combine is not None:
             if asked == "off" and sums is None:
                 raise DataError("--reference off needs preferences (chosen, rejected) and a language model")
             return None
@@ -259,10 +259,11 @@ def prepare_ablation(
         task = opened.description.task
         metric = arguments.metric or task.metric
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
-        if isinstance(examples.rows, Requests):
+        if task.about.is_language_model:
             metric = choose_metric(arguments.metric, examples.rows)
         refuse_unscorable(metric, task.label_names)
-        if task.kind == "regression" and examples.labels.ndim == 2 and not isinstance(metric, CustomMetric):
+        targets = examples.labels.ndim == 2 and not task.about.has_classes
+        if targets and not isinstance(metric, CustomMetric):
             raise DataError(
                 f"{examples.labels.shape[1]} targets per example have no score of their own; give metric=, a "
                 "function of labels and predictions, [examples, targets] each"
@@ -328,10 +329,10 @@ def on_other_data(request: AblationRequest, arguments: AblationArguments) -> Abl
 
 
 def _scorer_of(
-    arguments: AblationArguments, metric: str, rows: object
+    arguments: AblationArguments, metric: str, rows: Any
 ) -> Callable[[Sequence[Sequence[str | None]]], np.ndarray] | None:
     """What scores written texts, where it is a function of the user's or a task's."""
-    if not isinstance(rows, Requests) or rows.generation is None:
+    if rows.generation is None:
         return None
     if rows.documents:
         return scorer_of(rows.documents, metric)
@@ -346,10 +347,10 @@ def _scorer_of(
 
 def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[TaskSpec, Examples, str]:
     """The task of the examples, the examples, and the name of their metric."""
-    split, about, data = arguments.split, opened.description, arguments.data
+    split, said, data = arguments.split, opened.description, arguments.data
     if not any(map(is_task, data)):
         Prompting.of(arguments).refuse()
-    recorded = about.task
+    recorded = said.task
     if compares := arguments.metric in COMPARISONS:
         if opened.embedding is not None:
             recorded = replace(recorded, kind="embedding")
@@ -360,7 +361,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     )  # fmt: skip
     generation, asked = Generation.of(arguments), arguments.metric
     if generation.generate:
-        if task.kind != "causal":
+        if not task.about.is_language_model:
             raise DataError(
                 f"--generate needs a language model, which writes; the task of checkpoint "
                 f"{arguments.checkpoint} is {task.kind}"
@@ -374,7 +375,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
             f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
             "classes can be checked against rounding; give float32, float64 or bfloat16"
         )
-    if arguments.settings.precision == "mixed" and metric == "kl":
+    if arguments.settings.precision == "mixed" and about(metric).is_divergence:
         raise ResultsError(
             "--precision mixed is not possible with --metric kl: only predicted classes are checked against "
             "rounding, and not their probabilities; give float32, float64 or bfloat16, or --metric agreement"
@@ -387,15 +388,15 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         files = {split: tuple(map(with_absolute_paths, data))}
         source = replace(task, files=files, validation_share=0.0, encoding=arguments.encoding)
     examples = load_examples(
-        opened.tokenizer, source, split, about.max_length,
+        opened.tokenizer, source, split, said.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
         prompting=Prompting.of(arguments), start=_start_of(opened),
         prepared=opened.embedding and opened.embedding.prepared,
         dot=opened.embedding is not None and opened.embedding.dot, generation=generation,
     )  # fmt: skip
-    refuse_unknown_tokens(examples.encoded, about.base)
-    if isinstance(examples.rows, Requests) and examples.combine is None:
-        if examples.rows.form == "preference":
+    refuse_unknown_tokens(examples.encoded, said.base)
+    if task.about.is_language_model:
+        if examples.rows.are_preferences:
             refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
         metric = choose_metric(asked or own, examples.rows)

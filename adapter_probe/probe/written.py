@@ -12,7 +12,6 @@ from transformers import StopStringCriteria
 
 from adapter_probe.data.answers import Extractor, scores_of
 from adapter_probe.data.prompts import EncodedPrompts
-from adapter_probe.data.requests import Requests
 from adapter_probe.device import available_memory, size_for
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding, counts_padding
@@ -216,7 +215,6 @@ def score_texts(request: AblationRequest, texts: Texts) -> tuple[np.ndarray, str
     """
     asked: Any = request.generation
     rows, note = request.examples.rows, ""
-    assert isinstance(rows, Requests), "prompts are a language model's rows"
     scored = texts
     if asked.extract is not None:
         extractor = Extractor(asked.extract, "--extract")

@@ -28,7 +28,9 @@ from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import Reported, write_report
-from adapter_probe.metrics import OF_CHOICES, check_kind, default_metric, is_generated
+from adapter_probe.kinds.likelihoods import Choices
+from adapter_probe.kinds.written import Written
+from adapter_probe.metrics import check_kind, default_metric
 from adapter_probe.results.ablation_files import read_generations
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.results.fingerprints import refuse_changes
@@ -223,10 +225,8 @@ def texts_of(
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
     # Rows of choices are read without a tokenizer.
-    choices = results.kind == "causal" and results.metric in OF_CHOICES
-    writes = is_generated(results.metric)
-    unlisted = results.kind in ("causal", "pairwise", "ranking") and not choices and not writes
-    if results.are_right is None or unlisted:
+    choices, writes = isinstance(results.scored, Choices), isinstance(results.scored, Written)
+    if results.are_right is None or not results.scored.has_texts:
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]

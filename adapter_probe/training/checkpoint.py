@@ -97,7 +97,7 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
-        if model.is_tuned or task.kind == "causal":
+        if model.is_tuned or task.about.is_language_model:
             (out / DESCRIPTION).unlink(missing_ok=True)
             model.restore(best)
             (save_tuned if model.is_tuned else save_model)(out, model, description)

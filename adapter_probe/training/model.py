@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from adapter_probe.data.encoding import Encoded, rows_of
 from adapter_probe.data.packing import PackedBatch, in_batches
 from adapter_probe.errors import ModelError
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
@@ -51,7 +52,7 @@ class TrainingModel(nn.Module):
         self.is_tuned = prepared.base is not prepared.inner
         self.n_layers = prepared.n_layers
         self._prepared = (prepared,)  # in a tuple: no submodules of its own
-        self.reads_all_positions = prepared.kind in ("extractive", "tokens", "causal")
+        self.reads_all_positions = about_kind(prepared.kind).reads_all
         self.joins = False
         self._config = prepared.inner.config.get_text_config()
         self._pad = self._config.pad_token_id
@@ -163,7 +164,7 @@ class TrainingModel(nn.Module):
             start and end; of tags ``[tokens, tags]``; of a language model ``[read, vocabulary]``, see
             `PackedBatch.read`.
         """
-        if self._prepared[0].kind == "causal":
+        if about_kind(self._prepared[0].kind).is_language_model:
             return self._next_tokens(batch)
         rows = self._rows(batch)
         return self._read_out(self._compute(rows), rows)
@@ -212,7 +213,7 @@ class TrainingModel(nn.Module):
             self._config.pad_token_id = self._pad
 
     def _read_out(self, out: Any, rows: PaddedRows) -> Tensor:
-        if self._prepared[0].kind == "extractive":
+        if "start_logits" in out:
             return rows.packed(torch.stack([out.start_logits, out.end_logits], dim=-1))  # [tokens, 2]
         logits: Tensor = out.logits
         return rows.packed(logits) if self.reads_all_positions else logits  # [tokens, tags]

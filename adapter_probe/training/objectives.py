@@ -23,7 +23,6 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.data.training_texts import texts_of
-from adapter_probe.kinds.likelihoods import predictions_from_likelihoods
 from adapter_probe.kinds.table import scored_of
 
 from .model import TrainingModel
@@ -61,6 +60,13 @@ class Objective(ABC):
         """The validation score, a fraction; NaN where undefined."""
 
 
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "classification": F.cross_entropy,
+    "multilabel": lambda outputs, labels: F.binary_cross_entropy_with_logits(outputs, labels.float()),
+    "regression": lambda outputs, numbers: F.mse_loss(outputs[:, 0], numbers.float()),
+}
+
+
 class LabelObjective(Objective):
     """Classification by cross-entropy, several labels by a binary one each, regression by squared errors."""
 
@@ -70,12 +76,7 @@ class LabelObjective(Objective):
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`."""
-        targets = self._targets[batch.index].to(outputs.device)
-        if self._task.kind == "classification":
-            return F.cross_entropy(outputs, targets)
-        if self._task.kind == "multilabel":
-            return F.binary_cross_entropy_with_logits(outputs, targets.float())
-        return F.mse_loss(outputs[:, 0], targets.float())
+        return _LOSSES[self._task.kind](outputs, self._targets[batch.index].to(outputs.device))
 
     def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
@@ -184,16 +185,14 @@ class LanguageObjective(Objective):
         np.add.at(right, places, best)
         sums = sums.astype(np.float32)
         counts = count_texts(self._rows, self._requests)
-        sizes = metrics.continuation_sizes(self._metric, counts)
-        if self._metric == "greedy_accuracy":
-            whole = (right == self._requests.n_tokens)[:, 0] & np.isfinite(sums[:, 0])
-            return float(whole.mean())
-        if self._metric == "token_accuracy":
-            predictions = np.where(np.isfinite(sums[:, 0]), right[:, 0], np.nan)
-        else:
-            predictions = predictions_from_likelihoods(self._metric, sums, sizes)
-        labels = sizes[:, 0] if self._metric in metrics.RATIOS else self._labels
-        return float(metrics.score(self._metric, predictions, labels))
+        sizes = metrics.continuation_sizes(self._metric, counts)[:, 0]
+        labels = sizes if metrics.about(self._metric).is_ratio else self._labels
+        own = {
+            "outputs": sums[None], "scored_with": labels, "counts": counts, "right": right[None, :, 0],
+            "greedy": (right == self._requests.n_tokens)[None, :, 0],
+        }  # fmt: skip
+        scored = scored_of(self._task.kind, self._metric, (), own)
+        return float(metrics.score(self._metric, scored.predicted(0)[0], labels))
 
 
 def token_likelihoods(model: TrainingModel, encoded: Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

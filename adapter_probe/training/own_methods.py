@@ -23,6 +23,7 @@ from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in, places_on
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.models.methods import (
     Adapters,
     Biases,
@@ -91,7 +92,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
         raise CheckpointError(
             f"base {found.name} is quantised with {quantised}; give the model in full to train on"
         )
-    headless = kind == "causal"
+    headless = task.about.is_language_model
     if not headless and found.config.model_type in FAMILIES:
         places_on(found.name, found.config)
     head = head_of_kind(kind, found.config.is_encoder_decoder)
@@ -103,12 +104,13 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
 
 def refuse_method(method: Method, kind: str, family: str) -> None:
     """Refuse methods that do not fit the task, or are not known for the family."""
-    if kind == "causal" and isinstance(method, Adapters | HeadOnly):
+    is_language_model = about_kind(kind).is_language_model
+    if is_language_model and isinstance(method, Adapters | HeadOnly):
         raise ModelError(
             f"the method {method.name} is for classifiers; a language model trains with a method of PEFT, "
             "such as lora:r=8, or with top_layers, layernorm_only, bitfit or full"
         )
-    if kind != "causal" and not isinstance(method, PeftMethod) and family not in FAMILIES:
+    if not (is_language_model or isinstance(method, PeftMethod)) and family not in FAMILIES:
         raise ModelError(
             f"the method {method.name} does not know where the layers of a {family} model are; a classifier "
             "of this family trains with a method of PEFT, such as --method lora:r=8"
@@ -127,7 +129,7 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     """
     model, config = loaded.model, loaded.model.config
     refuse_method(method, kind, config.model_type)
-    places = None if kind == "causal" else places_in(config)
+    places = None if about_kind(kind).is_language_model else places_in(config)
     if places is None:
         names = _stacks_of(model, loaded.identity.n_layers)
     else:
@@ -156,7 +158,7 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
         return Prepared(model, model, kind, n_layers, known)
     layers = [model.get_submodule(name) for name in names[0]]
     alone: list[nn.Module] = []
-    if places.reads_first and kind not in ("extractive", "tokens"):
+    if places.reads_first and not about_kind(kind).reads_all:
         ends = (places.attention.end, places.attention.norm or places.ffn.start)
         alone = [layers[-1].get_submodule(end) for end in ends]
         alone += [module for module in layers[-1].modules() if isinstance(module, PlacedAdapter)]

@@ -44,7 +44,7 @@ def prepare_tuner(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: i
         ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
     """
     pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
-    prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
+    prefix = "" if task.about.is_language_model else f"{loaded.model.base_model_prefix}."
     model = _wrapped(loaded, method, task, seed)
     known = {name: _known(name, pretrained, prefix) for name, _ in model.named_parameters()}
     _refuse_untrained(model, known, loaded, method)

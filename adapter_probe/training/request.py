@@ -138,7 +138,7 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     found = find_any_base(request.base, request.revision)
     base = load_base(found, task, request.method, request.settings.seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
-    if task.kind == "tokens":
+    if task.about.of_words:
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
     if request.max_length is not None and request.max_length < 3:  # two of which are special ones
         raise ModelError(must_be("max_length", "at least 3", request.max_length))
@@ -146,7 +146,11 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     limit = limit_length(base.max_length, asked, base.identity.name)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
-    start = start_of(base.model) if task.kind == "causal" and base.model.config.is_encoder_decoder else None
+    start = (
+        start_of(base.model)
+        if task.about.is_language_model and base.model.config.is_encoder_decoder
+        else None
+    )
     splits = {
         "train": load_training(tokenizer, task, limit, request.max_train, start),
         "validation": load_examples(
@@ -195,7 +199,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
             task.
     """
     task = request.task
-    own = task.kind != "causal" and not isinstance(request.method, PeftMethod)
+    own = not (task.about.is_language_model or isinstance(request.method, PeftMethod))
     return {
         "code_schema": TRAINING_VERSION[request.settings.dtype] + own,
         **fingerprints,
@@ -228,7 +232,7 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
 
 def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:
     method, task, seed = request.method, request.task, request.settings.seed
-    if request.settings.packing and task.kind != "causal":
+    if request.settings.packing and not task.about.is_language_model:
         raise ModelError(f"--packing is for language models; task {task.name} is {task.kind}")
     if request.settings.packing and base.model.config.is_encoder_decoder:
         raise ModelError(

@@ -28,7 +28,6 @@ from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.tables import score_cell
 from adapter_probe.figures.venues import FigureOptions, Venue
-from adapter_probe.metrics import IN_PERCENT
 from adapter_probe.spans import ALL_MODULES
 
 from .maps import inline, places
@@ -279,7 +278,7 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if name in _SCORES:
         return wording.score_text(number, metric)
     if name == "sem":
-        shares = metric is None or metric in IN_PERCENT
+        shares = metric is None or wording.is_percentage(metric)
         return wording.rounded(100 * number) if shares else wording.rounded(number, 3)
     if name.startswith("p_"):
         return "< 0.001" if number < 0.001 else wording.rounded(number, 3)
