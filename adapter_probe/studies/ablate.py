@@ -1,4 +1,8 @@
-"""The span ablation: the function `ablate`, from its arguments to the tables in the results folder."""
+"""The span ablation in four steps: open the model, read the examples, run the variants, compute statistics.
+
+What a call is about is in `opened`, which ablations it asks for in `asked`, and what is there already in
+`reopened`.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +22,17 @@ from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results.ablation_files import save_predictions, write_generations
 
-from .ablation_call import (
-    USUAL,
-    Given,
-    asked_of,
-    opened_for,
-    record_reads,
-    refuse_other_settings,
-    reopen,
-)
 from .ablation_study import Ablation
+from .asked import USUAL, Parts, asked_of, refuse_other_settings
 from .checkpoint_arguments import Ablate, Called
 from .cost_plan import AblationPlan, plan_ablation
+from .opened import Given, opened_for
+from .reopened import finished, record_reads
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
-
-Parts = Sequence[tuple["AblationArguments", Path]]
-"""Ablations of one checkpoint on the same examples, with their results folders."""
 
 
 @taking(Ablate)
@@ -107,18 +102,6 @@ def ablate(call: Ablate) -> Ablation:
             refuse_other_settings([one for group in groups for one in group])
             _, found = computed("ablate", call, opened, groups[0][0][0], groups)
     return replace(found[0][0], against=found[1][0] if len(found) > 1 else None, _temporary=temporary)
-
-
-def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Ablation]] | None:
-    """The ablations, if all are there already and nothing that they were made from has changed."""
-    from adapter_probe.device import check_threads
-
-    if call.device not in ("auto", "cpu") or call.cluster is not None:
-        return None
-    check_threads(call.threads)
-    with activity(f"{name}: checking for changes since the last run", call.progress):
-        found = [[reopen(*one, Ablation) for one in parts] for parts in groups]
-    return None if any(None in own for own in found) else found  # type: ignore[return-value]
 
 
 def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given | None) -> AblationRequest:

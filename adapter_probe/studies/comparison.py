@@ -28,8 +28,8 @@ from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from adapter_probe.settings import Style, as_points
 from adapter_probe.wording import common_value, task_label
 
-from .ablation_call import AGAINST_PREFIX
 from .ablation_study import Ablation
+from .asked import AGAINST_PREFIX
 from .load import ablations_of
 from .study_base import DrawnStudy
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
 
-    from .ablation_call import Given
     from .checkpoint_arguments import Called
     from .cost_plan import AblationPlan
+    from .opened import Given
 
 
 class DegreeStudy(StoredStudy):
@@ -111,9 +111,11 @@ class Degrees:
         """The records of the study, and of that on the data of `against`; the folder of a model in memory."""
         from adapter_probe.results.atomic import claim_folder
 
-        from .ablate import computed, finished
-        from .ablation_call import asked_of, opened_for
+        from .ablate import computed
+        from .asked import asked_of
         from .load import holds_results, load
+        from .opened import opened_for
+        from .reopened import finished
 
         with opened_for(call) as (call, opened, temporary):
             values = self.values(call, opened)

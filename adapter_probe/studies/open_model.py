@@ -31,8 +31,8 @@ from adapter_probe.probe.request import AblationRequest
 from adapter_probe.replay.recording import base_of, is_moved
 from adapter_probe.spans import Span, as_span, in_model
 
-from .ablation_call import device_of, open_given, without_autocast
 from .checkpoint_arguments import Tokenizer
+from .opened import device_of, open_given, without_autocast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

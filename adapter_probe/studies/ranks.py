@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from adapter_probe.analysis.study_records import RankRecord
     from adapter_probe.probe.request import AblationRequest
 
-    from .ablation_call import Given
     from .cost_plan import AblationPlan
     from .example_files import ExampleSource
+    from .opened import Given
 
 _UNKNOWN = 16  # the rank of adapters whose configuration names none
 

@@ -216,7 +216,7 @@ def test_a_function_as_the_metric_is_never_answered_with_what_is_there(place, mo
 
 def test_another_version_opens_the_checkpoint(closed, monkeypatch):
     monkeypatch.setattr(
-        "adapter_probe.studies.ablation_call.PREDICTIONS_VERSION",
+        "adapter_probe.studies.reopened.PREDICTIONS_VERSION",
         {name: n + 1 for name, n in PREDICTIONS_VERSION.items()},
     )
     with pytest.raises(Opened):
@@ -225,9 +225,7 @@ def test_another_version_opens_the_checkpoint(closed, monkeypatch):
 
 def test_another_line_of_code_opens_the_checkpoint(closed, monkeypatch):
     now = fingerprints.code_identity()
-    monkeypatch.setattr(
-        "adapter_probe.studies.ablation_call.code_identity", lambda: {**now, "code": "0" * 64}
-    )
+    monkeypatch.setattr("adapter_probe.studies.reopened.code_identity", lambda: {**now, "code": "0" * 64})
     with pytest.raises(Opened):
         closed.ablate()
 
