@@ -63,7 +63,7 @@ class SlurmOptions(Settings):
         super().__post_init__()
         for name, value in self.sbatch.items():
             if name in _TAKEN:
-                raise TrainingError(f"--sbatch {name} is not allowed, because the study sets it")
+                raise TrainingError(f"the sbatch option {name!r} is not allowed, because the study sets it")
             fits = isinstance(value, (str, int)) and str(value).isprintable()
             if not isinstance(name, str) or not _NAME.fullmatch(name) or not fits:
                 wanted = "a name such as mail-type with a value on one line"

@@ -70,7 +70,7 @@ class Convert(Columned, Encoded, Labelled, OneOfSeveral, OnBase):
             object.__setattr__(self, "strength", as_strength(self.strength))
         for name in ("data", "columns", "label_names"):
             if self.to != "native" and getattr(self, name) not in ((), ""):
-                raise CheckpointError(f"{flag_of(name)} applies only to --to native, which records the data")
+                raise CheckpointError(f"only --to native, which records the data, takes {flag_of(name)}")
         refuse_full(Path(self.out))
 
 

@@ -67,8 +67,8 @@ def test_whether_jobs_have_gpus(asked, expected):
     [
         ("time", "soon", ["time", "'soon'", "1:30:00", "1-12"]),
         # The tasks would not be found again.
-        ("job-name", "mine", ["--sbatch job-name", "not allowed"]),
-        ("array", "0-3", ["--sbatch array", "not allowed"]),
+        ("job-name", "mine", ["'job-name'", "not allowed"]),
+        ("array", "0-3", ["'array'", "not allowed"]),
         ("cpus_per_task", 4, ["cpus_per_task", "name"]),
         ("partition", "a\n#SBATCH --uid=0", ["'partition'", "one line", r"'a\n#SBATCH --uid=0'"]),
         ("partition", "gpu\r", ["'partition'", "one line", r"'gpu\r'"]),
