@@ -18,7 +18,6 @@ from .drawing import without_noise_of_points
 from .pgf import escape_latex
 
 _UNIT = re.compile(r"(.+) \((.+)\)")
-_WIDEST, _BETWEEN = 75, 3  # letters: of a table in a page of one column, and between its columns
 # At its own size where it fits, else as wide as the text.
 _SHRUNK = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" + "\n"
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
@@ -84,16 +83,16 @@ def score_cell(score: float, sem: float | None = None) -> str:
 
 
 def latex_text(table: Table) -> str:
-    """A ``table`` with its caption and label, for the booktabs package."""
+    """A ``table`` with its caption and label, for the packages booktabs and graphicx."""
     columns = "l" * table.words + "r" * (table.text.shape[1] - table.words)
-    begin, end = (_SHRUNK, "}") if _letters(table) > _WIDEST else ("", "")
     lines = [
-        rf"% In the preamble: \usepackage{{booktabs{',graphicx' * bool(begin)}}}",
+        r"% In the preamble: \usepackage{booktabs,graphicx}. Wide tables of two-column papers: table*.",
         r"\begin{table}[tb]",
         r"\centering",
         rf"\caption{{{escape_latex(table.caption)}}}",
         rf"\label{{tab:{table.stem.removeprefix('table-')}}}",
-        rf"{begin}\begin{{tabular}}{{{columns}}}",
+        r"\smallskip",  # the class article has no room between caption and table
+        rf"{_SHRUNK}\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         *_latex_header([str(name) for name in table.text.columns]),
         r"\midrule",
@@ -103,16 +102,7 @@ def latex_text(table: Table) -> str:
             lines.append(r"\midrule")
         escaped = [escape_latex(cell) for cell in cells]
         lines.append(_latex_row([rf"\textbf{{{c}}}" if b else c for c, b in zip(escaped, bold)]))
-    return "\n".join([*lines, r"\bottomrule", rf"\end{{tabular}}{end}", r"\end{table}", ""])
-
-
-def _letters(table: Table) -> int:
-    """The letters of the longest cells of all columns, with the room between columns."""
-    heads = [
-        max(found.groups() if (found := _UNIT.fullmatch(name)) else [name], key=len) for name in table.text
-    ]
-    cells = [max([head, *table.text[name]], key=len) for head, name in zip(heads, table.text)]
-    return sum(len(cell) + _BETWEEN for cell in cells)
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", r"\end{table}", ""])
 
 
 def _latex_header(names: Sequence[str]) -> list[str]:

@@ -111,9 +111,10 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     part = f", {summary.switched} only" if summary.switched else ""
     removed = change_text(summary.removed_delta_points, metric)
     counted = wording.examples_text(summary.n_examples, metric)
+    names = dict.fromkeys((summary.task, summary.evaluated))  # one name of a model in memory
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{summary.task}, {summary.evaluated}, {counted}, {wording.metric_name(metric)}"),
+        ("task", ", ".join([*names, counted, wording.metric_name(metric)])),
     ]
     if wording.is_distance(metric):
         rows += [("compared with", "the intact model's outputs"), (summary.all_off, f"{removed}{part}")]

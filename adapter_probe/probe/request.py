@@ -249,7 +249,9 @@ def prepare_ablation(
         opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
         raise _without_adapters(arguments.checkpoint, (), opened, settings)
-    named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
+    named = data_name(arguments.data)
+    if examples is not None:
+        named = examples.question.source if examples.question else GIVEN_BATCHES
     if examples is None:
         task, examples, metric = _scored_examples(opened, arguments)
         opened = opened.with_task(task)
