@@ -8,7 +8,7 @@ below (`too_high`), the `width`, the share of p-values below 0.05, and whether `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.analysis import significance
+from adapter_probe.analysis.ablation_tables import draws_wanted
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.costs import mean_over_tasks
 from adapter_probe.analysis.removable import bounds_of_chosen, longest_removable, non_monotone
 from adapter_probe.analysis.resampling import Draws, draw_scores
 from adapter_probe.analysis.significance import holm, interval, over_seeds, p_values
-from adapter_probe.analysis.sweeps import interquartile_interval
+from adapter_probe.analysis.sweeps import interquartile_interval, interquartile_mean
 
 from .statistics_coverage_cases import (
     CASES,
@@ -142,11 +143,13 @@ def whole_map(drop: float, redrawn: float, generator: Generator, n: int) -> Foun
     }
 
 
-def many_tests(make: Make, generator: Generator, n: int) -> Found:
-    """Forty spans without effect of a score that has no exact test, with as many draws as Holm needs."""
-    changes = changes_of(make(generator, n), generator, 4000)
-    p = p_values(changes)
-    return {"any significant after Holm": {"any": float((holm(p) < 0.05).any()), "spans": len(p)}}
+def many_tests(make: Make, effect: bool, generator: Generator, n: int) -> Found:
+    """Forty spans, all with an effect or none, of a score that has no exact test, with a study's draws."""
+    changes = changes_of(make(generator, n), generator, draws_wanted(SPANS))
+    found = holm(p_values(changes)) < 0.05
+    if effect:
+        return {"power after Holm": {"p_below_0.05": found.mean(), "spans": len(found)}}
+    return {"any significant after Holm": {"any": float(found.any()), "spans": len(found)}}
 
 
 def chosen(generator: Generator, n: int) -> Found:
@@ -228,25 +231,34 @@ def guesses(metric: str, generator: Generator, n: int) -> Found:
     return {"better than the most frequent class": {"p_below_0.05": better.mean(), "spans": 40}}
 
 
-def sweep(n_tasks: int, n_seeds: int, truth: float, generator: Generator, _: int) -> Found:
-    """Forty means and interquartile means over tasks and seeds; here there are no examples."""
-    centres, found = np.linspace(-0.03, 0.01, n_tasks), []
+def sweep(spreads: np.ndarray, n_seeds: int, generator: Generator, _: int) -> Found:
+    """Forty means and interquartile means over tasks and seeds; here there are no examples.
+
+    Args:
+        spreads: standard deviations of each task's seeds, and of its reference's, ``[2, tasks]``, in points.
+    """
+    centres, found = np.linspace(-3, 1, len(spreads[0])), []
     for _ in range(40):
-        scores = [100 * (centre + 0.01 * generator.normal(size=n_seeds)) for centre in centres]
-        full = [generator.normal(size=n_seeds) for _ in centres]
+        scores, full = (
+            [centre + spread * generator.normal(size=n_seeds) for centre, spread in zip(at, own)]
+            for at, own in zip((centres, 0 * centres), spreads)
+        )
         found.append((*mean_over_tasks(scores), *interquartile_interval(scores, full)))
     _, low, high, _, iqm_low, iqm_high = np.array(found).T
-    mean, iqm = judged(low, high, 100 * centres.mean()), judged(iqm_low, iqm_high, truth)
-    return {"mean over tasks": mean, "interquartile mean": iqm}
+    truth = _expected_iqm(tuple(map(tuple, spreads)), n_seeds)
+    return {
+        "mean over tasks": judged(low, high, centres.mean()),
+        "interquartile mean": judged(iqm_low, iqm_high, truth),
+    }
 
 
-def _expected_iqm(n_tasks: int, n_seeds: int) -> float:
-    generator, centres = np.random.default_rng(7), np.linspace(-3, 1, n_tasks)
-    apart = centres[:, None] + generator.normal(size=(40_000, n_tasks, n_seeds))
-    apart -= generator.normal(size=(40_000, n_tasks, 1)) / np.sqrt(n_seeds)
-    pooled = np.sort(apart.reshape(len(apart), -1), axis=1)
-    cut = pooled.shape[1] // 4
-    return float(pooled[:, cut : pooled.shape[1] - cut].mean())
+@lru_cache
+def _expected_iqm(spreads: tuple[tuple[float, ...], tuple[float, ...]], n_seeds: int) -> float:
+    own, reference = np.array(spreads)[..., None]
+    generator, centres = np.random.default_rng(7), np.linspace(-3, 1, len(own))
+    apart = centres[:, None] + own * generator.normal(size=(40_000, len(own), n_seeds))
+    apart -= reference * generator.normal(size=(40_000, len(own), 1)) / np.sqrt(n_seeds)
+    return float(interquartile_mean(apart.reshape(len(apart), -1)).mean())
 
 
 def checks() -> Iterator[tuple[str, int, Check, float]]:
@@ -268,9 +280,18 @@ def checks() -> Iterator[tuple[str, int, Check, float]]:
             for name in (
                 "F1 of half, few changes, no effect",
                 "loss, lognormal 1, no effect",
+                "loss, lognormal 1.5, no effect",
                 "loss, t3, no effect",
             ):
-                yield f"40 spans, {name}", n, partial(many_tests, CASES[name][0]), least
+                yield f"40 spans, {name}", n, partial(many_tests, CASES[name][0], False), least
+            for tail, effect in (
+                ("normal", 0.4),
+                ("normal", 0.8),
+                ("lognormal 1", 0.8),
+                ("lognormal 1", -0.8),
+            ):
+                check = partial(many_tests, texts("nll", tail, effect), True)
+                yield f"40 spans, loss, {tail}, effect {effect:g}", n, check, least
         for n_seeds in (2, 3, 4, 5) if n <= 1000 else (2, 3):
             for spread, drop, alike in (
                 (0.0, 0.0, 0.5), (0.01, 0.0, 0.5), (0.03, 0.0, 0.5), (0.01, 0.0, 0.95), (0.01, 0.05, 0.5),
@@ -289,8 +310,17 @@ def checks() -> Iterator[tuple[str, int, Check, float]]:
         for name, make in few:
             yield f"few texts, {name}", n, partial(single, make, 0.0), 0.93
     for n_tasks, n_seeds in ((1, 2), (1, 3), (1, 4), (1, 5), (2, 2), (2, 3), (5, 3), (9, 3), (9, 5)):
-        check = partial(sweep, n_tasks, n_seeds, _expected_iqm(n_tasks, n_seeds))
-        yield f"sweep of {n_tasks} tasks, {n_seeds} seeds", 0, check, 0.93 if n_seeds == 2 else 0.94
+        for one, reference in ((1, 1), (25, 1), (25, 25)) if n_tasks > 1 else ((1, 1),):
+            spreads = np.ones((2, n_tasks))
+            spreads[:, -1] = one, reference
+            what = f", one spreads {one} times as much, its reference {reference}" if one > 1 else ""
+            name = f"sweep of {n_tasks} tasks, {n_seeds} seeds{what}"
+            yield name, 0, partial(sweep, spreads, n_seeds), 0.93 if n_seeds == 2 else 0.94
+        if n_tasks > 1:
+            spreads = np.ones((2, n_tasks))
+            spreads[:, 1:] = 0.04
+            name = f"sweep of {n_tasks} tasks, {n_seeds} seeds, all but one spread a 25th"
+            yield name, 0, partial(sweep, spreads, n_seeds), 0.93 if n_seeds == 2 else 0.94
 
 
 def _pairs() -> Iterator[tuple[str, tuple[Make, Make], float]]:

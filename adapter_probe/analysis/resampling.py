@@ -102,21 +102,32 @@ class Draws:
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The samples with one more unit that is as extreme as any: the lowest and the highest.
 
-        Both ``[draws, columns]``. Where nothing bounds what a unit can change, the unit is
-        ``1 + sqrt(30 / n)`` times as far from the mean of n units as any on its side (of correlations, on
-        either), which by simulation suffices for heavy tails; NaN with fewer units than `FEWEST_UNITS`.
+        Both ``[draws, columns]``. A bounded unit changes as much as any that was seen, and the fewer change,
+        the nearer to the most it can: one part in 1 + m of the way with m that do. Where nothing bounds a
+        unit, it is ``1 + sqrt(30 / n) / 2`` times as far from the mean of n units as any on its side. If that
+        side is the longer one, ``sqrt(30 / n) (w / 3.5)^2.5`` of what it is longer by is added, with w the
+        unit's weight in the draw: a tail has more that was not seen, the farther away the less probable it
+        is. By simulation this suffices for heavy tails. Of what is no mean, it is ``1 + sqrt(30 / n)`` times
+        as far as any on either side. NaN with fewer unbounded units than `FEWEST_UNITS`.
         """
-        low, high, n = -self.largest, self.largest, self.counts.sum()
+        n, share = self.counts.sum(), self.added[:, None]
         if np.isinf(self.most).all():
-            beyond = 1 + np.sqrt(30 / n) if n >= FEWEST_UNITS else np.nan
+            unseen = np.sqrt(30 / n) if n >= FEWEST_UNITS else np.nan
             centre = np.average(self.values, axis=0, weights=self.counts)
-            low, high = (beyond * (end(axis=0) - centre) for end in (self.values.min, self.values.max))
-            if not self.is_mean:  # of which the other examples say less
-                low, high = np.minimum(low, -high), np.maximum(high, -low)
-            low, high = centre + low, centre + high
+            below, above = centre - self.values.min(axis=0), self.values.max(axis=0) - centre
+            if self.is_mean:
+                tail = unseen * (n * share / (1 - share) / 3.5) ** 2.5 * (above - below)
+                low, high = ((1 + unseen / 2) * side for side in (below, above))
+                low, high = centre - low + np.minimum(tail, 0.0), centre + high + np.maximum(tail, 0.0)
+            else:  # of which the other examples say less
+                farthest = (1 + unseen) * np.maximum(below, above)
+                low, high = centre - farthest, centre + farthest
+        else:
+            seen, changed = self.largest, self.counts @ (self.values != 0)
+            high = seen + np.nan_to_num(np.maximum(self.most - seen, 0.0)) / (1 + changed)
+            low = -high
         if self.is_distance:
             high = np.minimum(high, 0.0)
-        share = self.added[:, None]
         low, high = (self.samples + share * (end - self.samples) for end in (low, high))
         if self.intact is not None:
             low, high = (-self.intact[:, None] * np.expm1(-end / 100) for end in (low, high))

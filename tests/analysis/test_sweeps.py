@@ -17,6 +17,7 @@ from adapter_probe.analysis.sweeps import (
     aggregate_table,
     chosen_trials,
     init_sweep_table,
+    interquartile_interval,
     interquartile_mean,
     pareto_frontier,
     size_table,
@@ -169,28 +170,30 @@ def test_the_aggregate_over_tasks():
     assert row["on_frontier"]
 
 
-def test_the_interval_of_the_aggregate_is_students_of_winsorised_scores():
-    scores = {"a": [0.70, 0.72, 0.74, 0.76, 0.79], "b": [0.60, 0.69, 0.71]}
-    full = {"a": [0.80, 0.82, 0.81], "b": [0.75, 0.76]}
-    trials = [
-        trial(task=t, method="full", score=s, seed=i) for t, row in full.items() for i, s in enumerate(row)
-    ]
-    trials += [trial(task=t, size=8, score=s, seed=i) for t, row in scores.items() for i, s in enumerate(row)]
+def test_the_interval_of_the_aggregate_is_students_where_nothing_is_cut_off():
+    scores = [70.0, 71.0, 74.0]
+    trials = [trial(task="a", method="full", score=0.8, seed=i) for i in range(3)]
+    trials += [trial(task="a", size=8, score=s / 100, seed=i) for i, s in enumerate(scores)]
     row = aggregate_table(frame(*trials)).set_index("label").loc["adapters 8"]
-    apart = {task: 100 * (np.array(scores[task]) - np.mean(full[task])) for task in scores}
-    pooled = sorted(np.concatenate([*apart.values()]))
-    low, high, halves = pooled[2], pooled[5], []  # a quarter of eight is cut off at either end
-    inside = {task: ((own >= low) & (own <= high)).sum() for task, own in apart.items()}
-    assert inside == {"a": 3, "b": 1}
-    own = [(len(one) / 4 * stats.sem(np.clip(one, low, high))) ** 2 for one in apart.values()]
-    reference = [(inside[task] / 4 * stats.sem(100 * np.array(full[task]))) ** 2 for task in full]
-    for squares, degrees in ((np.array(own), [4, 2]), (np.array(reference), [2, 1])):
-        own_degrees = squares.sum() ** 2 / (squares**2 / degrees).sum()
-        halves.append(stats.t.ppf(0.975, own_degrees) * squares.sum() ** 0.5)
-    reach = np.hypot(*halves)
-    assert row["iqm_points"] == pytest.approx(trim_mean(pooled, 0.25))
-    assert row["iqm_low_points"] == pytest.approx(row["iqm_points"] - reach)
-    assert row["iqm_high_points"] == pytest.approx(row["iqm_points"] + reach)
+    reach = stats.t.ppf(0.975, 2) * stats.sem(scores)
+    assert row["iqm_points"] == pytest.approx(np.mean(scores) - 80)
+    ends = [row["iqm_low_points"], row["iqm_high_points"]]
+    assert ends == pytest.approx(row["iqm_points"] + np.array([-reach, reach]), abs=0.1 * reach)
+
+
+@pytest.mark.parametrize("spreads", [(1, 1, 1), (25, 1, 1), (1, 0.04, 0.04)])
+def test_interquartile_means_are_covered_however_the_seeds_of_tasks_spread(spreads):
+    generator, spreads = np.random.default_rng(0), np.array(spreads)[:, None]
+    centres = np.array([-3, -1, 1])[:, None]
+    many = centres + spreads * generator.normal(size=(20_000, 3, 3))
+    many -= spreads * generator.normal(size=(20_000, 3, 1)) / 3**0.5
+    truth = trim_mean(many.reshape(20_000, 9), 0.25, axis=1).mean()
+    covered = []
+    for _ in range(100):
+        scores, full = (at + spreads * generator.normal(size=(3, 3)) for at in (centres, 0))
+        _, low, high = interquartile_interval(scores, full)
+        covered.append(low <= truth <= high)
+    assert np.mean(covered) >= 0.94  # by winsorised scores down to 0.4
 
 
 def test_a_method_that_ran_on_the_easy_task_alone_beats_none_that_ran_on_more():
