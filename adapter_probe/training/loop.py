@@ -236,7 +236,8 @@ def precision_of(settings: TrainingSettings, device: torch.device) -> Iterator[N
         yield
         return
     # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), FasterFunctions():
+    faster = FasterFunctions() if device.type == "cpu" else contextlib.nullcontext()
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), faster:
         yield
 
 

@@ -109,7 +109,7 @@ def test_dequantised_while_loading(name, made):
 
 
 def test_a_base_in_full_cannot_be_dequantised(made):
-    with pytest.raises(CheckpointError, match=naming("dequantise=True")) as caught:
+    with pytest.raises(CheckpointError, match=naming("--dequantise")) as caught:
         open_any(made / "lora", str(made / "full"), dequantise=True)
     assert "\n" not in str(caught.value)
 

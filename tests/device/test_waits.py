@@ -32,9 +32,12 @@ def test_the_host_waits_for_batches_and_not_for_passes(saved_classifier, devices
     assert waits[0] == waits[1]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("method", [Adapters(size=4), TopLayers(1)], ids=["adapters", "top layers"])
-def test_a_step_of_training_reads_the_loss_and_nothing_else(method, tiny_base, short_task, devices, tmp_path):
-    settings = TrainingSettings(epochs=2, learning_rate=1e-3)
+def test_a_step_of_training_reads_the_loss_and_nothing_else(
+    method, dtype, tiny_base, short_task, devices, tmp_path
+):
+    settings = TrainingSettings(epochs=2, learning_rate=1e-3, dtype=dtype)
     request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), method, settings)
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, torch.device("pretend"))

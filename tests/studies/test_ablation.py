@@ -51,7 +51,8 @@ def test_a_plan_counts_the_work_and_writes_nothing(checkpoint, study, capfd):
     assert (plan.n_variants, plan.n_spans, plan.n_examples) == (5, 3, 4)  # intact, single layers, all off
     assert (plan.separate_layer_evaluations, plan.parts_done, plan.parts) == (5 * 3, 0, 1)
     assert plan.seconds_left > plan.seconds_computing > 0
-    assert plan.peak_memory_bytes > 1e7
+    of_the_process = plan.device == "cpu"  # elsewhere it is what the device's tensors need
+    assert plan.peak_memory_bytes > (1e7 if of_the_process else 1e6)
     assert plan.folder.parent == checkpoint
     assert {choice["spans"]: choice["n_spans"] for choice in plan.choices if choice["group"] == 1} == {
         "all": 6, "prefix": 3, "suffix": 3
