@@ -135,6 +135,11 @@ def _with_arguments(text: str, declared: type) -> str:
 
 
 @cache
+def words_of(declared: type, user: str) -> tuple[inspect.Signature, dict[str, tuple[Any, ...]]]:
+    """The words of a function that takes a dataclass, see `adapter_probe.python_words.in_python`."""
+    return inspect.Signature(list(_parameters(declared))), _kinds_of_fields(declared, user)
+
+
 def _kinds_of_fields(declared: type, user: str) -> dict[str, tuple[Any, ...]]:
     """The allowed kinds of a dataclass's fields, where they can be compared; see `annotations_of`."""
     return _comparables({name: kinds_of(kind) for name, kind in annotations_of(declared, user).items()})

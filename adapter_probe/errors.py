@@ -78,12 +78,7 @@ class AdapterProbeError(Exception):
     """Base of every error that a user can act on.
 
     IPython and notebooks show its one line only; after ``%xmode Verbose``, ``%tb`` shows the whole traceback.
-
-    Attributes:
-        for_commands: the message with the options of the command, where that of Python differs.
     """
-
-    for_commands: str | None = None
 
     def _render_traceback_(self) -> list[str]:
         """The lines that IPython shows."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
+from adapter_probe.python_words import in_callers_words
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -85,10 +87,11 @@ def stage(what: str) -> Iterator[None]:
 
 
 def print_message(message: str, enabled: bool = True) -> None:
-    """Print a line on stderr, above any bar."""
+    """Print a line on stderr, above any bar, in the words of the caller."""
     if not enabled:
         return
     clear_status()
+    message = in_callers_words(message)
     if _STATUS.bar is None:
         _write(sys.stderr, f"{printable(message)}\n")
     else:

@@ -1,7 +1,7 @@
 """Messages in the words of Python: arguments where a command has options, and no files that are gone.
 
-Errors are written for the command line. A public function says them in the words of its own arguments; the
-commands, which call the same functions, print them as they were written (`for_commands`).
+Errors and notes are written for the command line. A public function says them in the words of its own
+arguments; inside `of_a_command`, where the commands call the same functions, they stay as they were written.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import Signature
 from typing import Any, get_args
 
@@ -22,21 +23,44 @@ _ROWS = re.compile(r"[^\s:;,()]*rows-[0-9a-f]{12}\.jsonl")
 _OTHER = {"slurm": "cluster", "subfolder": "adapter"}  # options that have another name in Python
 
 
+_Words = tuple[Signature, Mapping[str, tuple[Any, ...]]]
+_COMMAND: ContextVar[bool] = ContextVar("command", default=False)
+_FUNCTION: ContextVar[_Words | None] = ContextVar("function", default=None)
+"""The public function that runs: its signature, and the types of its arguments."""
+
+
+@contextmanager
+def of_a_command() -> Iterator[None]:
+    """Errors and notes in the words of options."""
+    token = _COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
+
+
 @contextmanager
 def in_words_of(signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> Iterator[None]:
-    """Errors of a function in the words of its arguments; what an inner function has put so stays.
+    """Errors and notes of a function in the words of its arguments; what an inner function has put so stays.
 
     Args:
         signature: the function's.
         kinds: the types of its arguments.
     """
+    token = _FUNCTION.set((signature, kinds))
     try:
         yield
     except AdapterProbeError as error:
-        message = str(error)
-        error.for_commands = error.for_commands or message
-        error.args = (in_python(message, signature, kinds), *error.args[1:])
+        error.args = (in_callers_words(str(error)), *error.args[1:])
         raise
+    finally:
+        _FUNCTION.reset(token)
+
+
+def in_callers_words(message: str) -> str:
+    """A message as it is said to whoever called: a command, or a public function that runs."""
+    words = None if _COMMAND.get() else _FUNCTION.get()
+    return message if words is None else in_python(message, *words)
 
 
 def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> str:

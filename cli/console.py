@@ -19,6 +19,7 @@ import typer
 from adapter_probe.analysis.summary_text import aligned_columns, file_lists
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached, cut
 from adapter_probe.progress import activity, clear_status, print_message, printable
+from adapter_probe.python_words import of_a_command
 
 from .declared import Declared
 
@@ -39,13 +40,17 @@ def command(function: Command) -> Command:
     @functools.wraps(function)
     def polite(**kwargs: Any) -> None:
         try:
-            with _warnings_in_one_line(), activity(f"{function.__name__.replace('_', '-')}: loading"):
+            with (
+                of_a_command(),
+                _warnings_in_one_line(),
+                activity(f"{function.__name__.replace('_', '-')}: loading"),
+            ):
                 given = {name: group.settings(kwargs) for name, group in groups.items()}
                 function(**kwargs, **given)
         except JobsDetached as jobs:
             show_json(jobs.report) if kwargs.get("json") else show(aligned_columns(_detached(jobs.report)))
         except AdapterProbeError as error:
-            fail(error.for_commands or str(error), USER_ERROR)
+            fail(str(error), USER_ERROR)
         except OSError as error:
             if error.errno not in _DISK_ERRORS:
                 raise

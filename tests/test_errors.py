@@ -13,7 +13,7 @@ from refusals import names
 import adapter_probe as ap
 from adapter_probe.argument_checks import checked, taking
 from adapter_probe.errors import CheckpointError, DataError, shown
-from adapter_probe.python_words import in_python
+from adapter_probe.python_words import in_python, of_a_command
 from adapter_probe.settings import annotations_of, kinds_of
 from adapter_probe.studies.checkpoint_arguments import Ablate
 
@@ -114,7 +114,8 @@ def test_a_function_names_its_own_arguments_and_keeps_the_words_of_the_command(t
     with pytest.raises(DataError) as caught:
         outer()
     assert str(caught.value) == "name them with label_names=, not span= or --top-k"
-    assert caught.value.for_commands == "name them with --label-names, not --span or --top-k"
+    with of_a_command(), pytest.raises(DataError, match="with --label-names, not --span or"):
+        outer()
 
     @taking(Ablate)
     def failing(call: Ablate) -> None:

@@ -26,7 +26,7 @@ DIRECTLY_BELOW = {
     "errors": (),
     "records": ("errors",),
     "settings": ("records",),
-    "progress": (),
+    "progress": ("python_words",),
     "hub_names": (),
     "reads": (),
     "device": ("errors",),

@@ -38,6 +38,7 @@ from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, about, check_metric, generated_metric, metric_label
+from adapter_probe.python_words import in_callers_words
 from adapter_probe.replay.decoding import Decoding, configuration
 from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import base_of
@@ -92,11 +93,14 @@ class AblationRequest:
 
     @cached_property
     def question(self) -> tuple[str, ...]:
-        """What the study asks, and what else is to be said of checkpoint and rows, one line each."""
+        """What the study asks, and what else is to be said of checkpoint and rows, one line each.
+
+        In the words of the caller, which are also those of the files of the study.
+        """
         asked, n = self.examples.question, len(self.examples)
         asked = asked or Question("what the model's forward is given", n, n, self.data, what="examples")
         name = metric_label(self.metric)
-        return (*asked.lines(name), *self.checkpoint.notes, *self.remarks)
+        return tuple(map(in_callers_words, (*asked.lines(name), *self.checkpoint.notes, *self.remarks)))
 
     @property
     def remarks(self) -> list[str]:

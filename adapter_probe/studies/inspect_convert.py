@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapter_probe import wording
 from adapter_probe.ablation_settings import as_strength, read_strengths
-from adapter_probe.argument_checks import as_tuple, taking
+from adapter_probe.argument_checks import as_tuple, taking, words_of
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError
 from adapter_probe.models.methods import PeftMethod
+from adapter_probe.python_words import in_callers_words, in_words_of
 from adapter_probe.settings import (
     Columned,
     Encoded,
@@ -25,7 +26,7 @@ from adapter_probe.settings import (
     setting,
 )
 
-from .checkpoint_arguments import CHECKPOINT
+from .checkpoint_arguments import CHECKPOINT, Ablate
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
@@ -97,11 +98,13 @@ def inspect(call: Inspect) -> dict[str, Any]:
     place = None if call.base is None else str(call.base)
     folder = choose_adapter(Path(call.checkpoint), call.adapter)
     try:
-        return contents_of(open_any(folder, place, load=load_without_weights))
+        found = contents_of(open_any(folder, place, load=load_without_weights))
     except AdapterProbeError:
         raise
     except Exception:  # code of a tuner or a family that needs the numbers
-        return contents_of(open_any(folder, place))
+        found = contents_of(open_any(folder, place))
+    with in_words_of(*words_of(Ablate, __name__)):  # which takes what the notes name
+        return {**found, "notes": [in_callers_words(note) for note in found["notes"]]}
 
 
 @taking(Convert)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from adapter_probe.argument_checks import taking
 from adapter_probe.errors import ModelError
 from adapter_probe.progress import print_message, progress_bar
+from adapter_probe.python_words import in_callers_words
 from adapter_probe.settings import flag_of
 from adapter_probe.wording import named_score
 
@@ -100,7 +101,7 @@ def train(call: Train) -> Training:
         made = train_checkpoint(request, Path(call.out), where, report, say)
     scores, majority = made.training["validation_scores"], made.training.get("majority_score")
     best = made.scores[spec.metric]
-    question = tuple(made.training.get("question") or ())
+    question = tuple(map(in_callers_words, made.training.get("question") or ()))
     return Training(Path(call.out), made.task.name, spec.metric, best, tuple(scores), majority, question)
 
 

@@ -32,6 +32,7 @@ from adapter_probe.errors import (
 )
 from adapter_probe.metrics import metric_label
 from adapter_probe.models.methods import Adapters, Method, PeftMethod, method_from_json
+from adapter_probe.python_words import in_callers_words
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
@@ -183,9 +184,12 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int, in_study: 
     options: dict[type, str] = {PeftMethod: "add modules_to_save=pooler to the method, or "}
     options |= {} if in_study else {Adapters: "train it too (--train-pooler), or "}
     warnings.warn(
-        f"the pooler of base {request.base} has never been trained (all its biases are zero), and methods "
-        f"that keep it frozen learn slowly or stay at the majority class; {options.get(type(method), '')}use "
-        "a copy of the base without the pooler's tensors, for which a new pooler is trained with the head",
+        in_callers_words(
+            f"the pooler of base {request.base} has never been trained (all its biases are zero), and "
+            "methods that keep it frozen learn slowly or stay at the majority class; "
+            f"{options.get(type(method), '')}use a copy of the base without the pooler's tensors, for which "
+            "a new pooler is trained with the head"
+        ),
         AdapterProbeWarning,
         stacklevel=2,
     )

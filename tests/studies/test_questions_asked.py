@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
-from peft_folders import KV, reference, saved
+from peft_folders import KV, reference, saved, written
+from typer.testing import CliRunner
 
 import adapter_probe as ap
 from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.cli.main import app
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 TOKENIZER = byte_tokenizer(True)
@@ -165,3 +167,19 @@ def test_a_summary_of_an_older_version_has_no_question(tmp_path):
     old = {"task": "t", "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 3,
            "intact_score": 0.5, "removed_delta_points": 0.0, "majority_score": 0.5}  # fmt: skip
     assert AblationSummary.from_dict(old, tmp_path / "summary.json").question is None
+
+
+def test_notes_name_arguments_in_python_and_options_in_commands(tmp_path, capsys):
+    """The file of a study has the words of whoever made it."""
+    folder = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["v_proj"])
+    file = written(tmp_path, [{"text": text} for text in TEXTS])
+    study = ap.ablate(folder, data=file, metric="kl", precision="bfloat16", spans="single")
+    assert any("precision='float32'" in line for line in study.question)
+    assert not any("--" in line for line in (*study.question, *ap.ablate.plan(folder, data=file).question))
+    assert "precision='float32'" in capsys.readouterr().err
+    assert study.summary.question == study.question
+    options = ["--data", str(file), "--metric", "kl", "--precision", "bfloat16", "--spans", "single"]
+    options += ["--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["ablate", str(folder), *options])
+    assert "--precision float32" in done.stderr
+    assert "precision='" not in done.stderr
