@@ -13,11 +13,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from adapter_probe.ablation_settings import AblationSettings, as_strength
+from adapter_probe.argument_checks import words_of
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.jobs.resources import Machine, SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
+from adapter_probe.python_words import in_callers_words, in_words_of
 from adapter_probe.settings import (
     Basis,
     Columned,
@@ -271,3 +273,9 @@ class Prune(
         files = [self.data] if isinstance(self.data, str | Path) else list(self.data)
         own = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"
         return self.ablation or choose_adapter(Path(self.checkpoint), self.adapter) / own
+
+
+def in_words_of_ablate(notes: Sequence[str]) -> tuple[str, ...]:
+    """Notes on a checkpoint for the caller of another function: `ablate` takes what they name."""
+    with in_words_of(*words_of(Ablate, __name__)):
+        return tuple(map(in_callers_words, notes))

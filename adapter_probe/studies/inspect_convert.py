@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapter_probe import wording
 from adapter_probe.ablation_settings import as_strength, read_strengths
-from adapter_probe.argument_checks import as_tuple, taking, words_of
+from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError
 from adapter_probe.models.methods import PeftMethod
-from adapter_probe.python_words import in_callers_words, in_words_of
 from adapter_probe.settings import (
     Columned,
     Encoded,
@@ -26,7 +25,7 @@ from adapter_probe.settings import (
     setting,
 )
 
-from .checkpoint_arguments import CHECKPOINT, Ablate
+from .checkpoint_arguments import CHECKPOINT, in_words_of_ablate
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
@@ -103,8 +102,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
         raise
     except Exception:  # code of a tuner or a family that needs the numbers
         found = contents_of(open_any(folder, place))
-    with in_words_of(*words_of(Ablate, __name__)):  # which takes what the notes name
-        return {**found, "notes": [in_callers_words(note) for note in found["notes"]]}
+    return {**found, "notes": list(in_words_of_ablate(found["notes"]))}
 
 
 @taking(Convert)

@@ -28,11 +28,10 @@ from adapter_probe.probe.general import GeneralRunner, all_logits, general_runne
 from adapter_probe.probe.general_model import ignore_padding, model_of, place_of
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.request import AblationRequest
-from adapter_probe.python_words import in_callers_words
 from adapter_probe.replay.recording import base_of, is_moved
 from adapter_probe.spans import Span, as_span, in_model
 
-from .checkpoint_arguments import Tokenizer
+from .checkpoint_arguments import Tokenizer, in_words_of_ablate
 from .opened import device_of, open_given, without_autocast
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class Model:
         self.base: PreTrainedModel = model.base
         self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
         self.label_names = opened.description.task.label_names
-        self.notes = tuple(map(in_callers_words, opened.notes))
+        self.notes = in_words_of_ablate(opened.notes)
 
     @checked
     def forget(self, checkpoint: str | Path) -> None:

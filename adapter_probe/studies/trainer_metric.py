@@ -142,6 +142,12 @@ class MetricOfTrainer:
                     f"compute_loss or prediction_step of its own); {INSTEAD}"
                 )
             self._like = labels.cpu().numpy()
+            given = dict(batch).get("labels", labels)
+            if not torch.equal(torch.as_tensor(given).cpu().float(), labels.cpu().float()):
+                raise DataError(
+                    "the trainer gives its compute_metrics other labels than a study (label_names="
+                    f"{getattr(args, 'label_names', None)}); {INSTEAD}"
+                )
 
     def _refuse_joined(self, labels: np.ndarray, rows: np.ndarray) -> None:
         """Refuse a `preprocess_logits_for_metrics` that does not take every example for itself."""

@@ -60,11 +60,14 @@ def of_trainer(call: Called, trainer: Any) -> tuple[Called, MetricOfTrainer | No
         data = getattr(trainer, "eval_dataset", None)
         names = {*(getattr(data, "column_names", None) or ())} if not isinstance(data, Mapping) else set()
         if {"chosen_ids", "rejected_ids"} <= names and data is not None and len(data):
-            return _with_preferences(given, trainer, *_preferences_of(trainer, data)), None
+            return _with_preferences(
+                given, trainer, *_preferences_of(trainer, _evaluated(trainer, data))
+            ), None
         if {"chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"} <= names:
-            return replace(given, batches=_labelled_preferences(trainer, list(data))), None  # type: ignore[arg-type]
+            rows = _evaluated(trainer, data)
+            return replace(given, batches=_labelled_preferences(trainer, rows)), None  # type: ignore[arg-type]
         if are_preferences(names):
-            return replace(given, data=list(data)), None  # type: ignore[arg-type]
+            return replace(given, data=_evaluated(trainer, data)), None  # type: ignore[arg-type]
     batches = _batches_of(trainer) if call.batches is None else list(call.batches)
     given = replace(given, batches=batches)
     compute, key = trainer.compute_metrics, call.metric
@@ -75,9 +78,33 @@ def of_trainer(call: Called, trainer: Any) -> tuple[Called, MetricOfTrainer | No
     return given, None
 
 
-def differences_of(trainer: Any, kind: str) -> list[str]:
-    """What a trainer's settings do in its own evaluation and a study does not, one sentence each."""
+def _evaluated(trainer: Any, data: Any) -> list[Any]:
+    """The rows of an evaluation set that a trainer reads: without the last ones if it drops their batch.
+
+    Raises:
+        DataError: none is left.
+    """
+    rows, size = list(data), getattr(trainer.args, "eval_batch_size", 1)
+    if getattr(trainer.args, "dataloader_drop_last", False):
+        rows = rows[: len(rows) // size * size]
+    if not rows:
+        raise DataError("the trainer's evaluation set has no rows that fill a batch (dataloader_drop_last)")
+    return rows
+
+
+def differences_of(trainer: Any, kind: str, n_rows: int) -> list[str]:
+    """What a trainer's settings do in its own evaluation and a study does not, one sentence each.
+
+    Args:
+        trainer: the trainer.
+        kind: what is scored: a kind of task, or ``preference``.
+        n_rows: number of rows that the study reads.
+    """
     args, found = trainer.args, []
+    size = getattr(args, "eval_batch_size", 1)
+    if getattr(args, "dataloader_drop_last", False):
+        found.append("the last rows are left out where they fill no batch, as by the trainer")
+    own_loss = type(trainer).compute_loss.__module__.split(".")[0] not in ("transformers", *_LIBRARIES)
     half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
     if half:
         found.append(f"the trainer evaluates in half precision ({', '.join(half)}), and this study does not")
@@ -85,10 +112,26 @@ def differences_of(trainer: Any, kind: str) -> list[str]:
         own = {
             "label_smoothing_factor": getattr(args, "label_smoothing_factor", 0),
             "compute_loss_func": getattr(trainer, "compute_loss_func", None),
+            "a compute_loss of its own": own_loss,
             "loss_type='dft'": getattr(args, "loss_type", "") == "dft",
+            "the routers' auxiliary loss": getattr(trainer.model.config, "output_router_logits", False),
         }
         for name in (name for name, value in own.items() if value):
             found.append(f"the trainer's eval_loss is by {name}, which the study's nll is without")
+        if size > 1:
+            found.append(
+                "the trainer's eval_loss is a mean over the tokens of each batch, and the study's nll is one "
+                "over the rows"
+            )
+    if kind == "preference":
+        if (beta := getattr(args, "beta", 1.0)) != 1.0:
+            found.append(f"the trainer's rewards are {beta:g} times (beta) the log-likelihoods of the study")
+        if n_rows % size:
+            found.append(
+                "the trainer averages its batches, the last of which is smaller, and a study the rows"
+            )
+        if type(trainer.data_collator).__module__.split(".")[0] not in _LIBRARIES:
+            found.append("the trainer's own data_collator is not used")
     if getattr(trainer.data_collator, "mlm", False):
         found.append("the words are masked as the trainer's collator drew them once, for all variants alike")
     return found

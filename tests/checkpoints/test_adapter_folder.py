@@ -59,7 +59,7 @@ def test_the_others_of_a_folder_are_named_and_chosen_by_name(made: Path, tmp_pat
     shutil.copytree(made / "two", tmp_path / "a" / "ref")
     shutil.copytree(made / "two", tmp_path / "a" / "checkpoint-5")  # of the same training, earlier
     (said,) = notes(tmp_path / "a")
-    assert names(said, "'ref'", "--adapter NAME")
+    assert names(said, "'ref'", "adapter=NAME")
     assert "checkpoint-5" not in said
     assert torch.equal(logits(tmp_path / "a"), logits(made / "one"))
     assert torch.equal(logits(tmp_path / "a", adapter="ref"), logits(made / "two"))

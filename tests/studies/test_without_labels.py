@@ -182,7 +182,7 @@ def test_small_divergences_in_bfloat16_are_remarked_on(classifier, metric, preci
     given = {"metric": metric, "precision": precision, "spans": "whole", "out": tmp_path}
     ap.ablate(classifier, data=["ab", "cd"], **given)
     lines = capsys.readouterr().err.splitlines()
-    assert any(names(line, "bfloat16", "rounding", "--precision float32") for line in lines) == said
+    assert any(names(line, "bfloat16", "rounding", "precision='float32'") for line in lines) == said
 
 
 @slow  # every figure, the report and the card
