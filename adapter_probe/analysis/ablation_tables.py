@@ -31,7 +31,6 @@ from adapter_probe.analysis.removable import (
 from adapter_probe.analysis.resampling import N_DRAWS, Draws, draw_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, p_values, span_interval
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.kinds.table import about_kind
 from adapter_probe.metrics import about, constant_prediction
 from adapter_probe.spans import ALL_MODULES
 
@@ -222,7 +221,7 @@ def _drawn(results: AblationResults, n_draws: int, seed: int) -> tuple[Draws, fl
     The chance score of a correlation is 0; p is NaN if the score of guessing is not known.
     """
     constant, intact = None, intact_row(results)
-    if about_kind(results.kind).has_classes:
+    if results.scored.TASK.has_classes:
         constant = constant_prediction(results.metric, results.scored_with)
     scores = draw_scores([results], n_draws, seed, more=None if constant is None else constant[None])
     if constant is not None:

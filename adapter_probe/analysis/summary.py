@@ -283,7 +283,7 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
         return said if same else None
     chance = 0.0 if metrics.about(results.metric).correlation else results.chance_score
     if tables.chance_p >= ALPHA or intact < chance:
-        return f"The intact model is not better than {about_kind(results.kind).guess[1]} {_NOTHING}"
+        return f"The intact model is not better than {results.scored.TASK.guess[1]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
         return f"{NOT_WORSE} {_off(results)} {_NOTHING}"
     return None

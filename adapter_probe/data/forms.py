@@ -78,15 +78,26 @@ class Examined:
             others.
         documents: the documents of tasks of lm-evaluation-harness; empty of all others.
         templated: whether a chat template has no part in them, or wrote all of them.
-        are_texts: whether whole texts are scored by their likelihood.
-        are_choices: whether one of several continuations is right.
-        are_preferences: whether they are a chosen and a rejected answer.
     """
 
     generation: Any = None
     documents: tuple[Any, ...] = ()
     templated = True
-    are_texts = are_choices = are_preferences = False
+
+    @property
+    def are_texts(self) -> bool:
+        """Whether whole texts are scored by their likelihood."""
+        return getattr(self, "form", "") == "text"
+
+    @property
+    def are_choices(self) -> bool:
+        """Whether one of several continuations is right."""
+        return getattr(self, "form", "") == "choice"
+
+    @property
+    def are_preferences(self) -> bool:
+        """Whether they are a chosen and a rejected answer."""
+        return getattr(self, "form", "") == "preference"
 
     @property
     def groups(self) -> list[str]:

@@ -71,21 +71,6 @@ class Requests(Examined):
         """See `Examined.groups`."""
         return [row.group for row in self.rows]
 
-    @property
-    def are_texts(self) -> bool:  # type: ignore[override]
-        """See `Examined`."""
-        return self.form == "text"
-
-    @property
-    def are_choices(self) -> bool:  # type: ignore[override]
-        """See `Examined`."""
-        return self.form == "choice"
-
-    @property
-    def are_preferences(self) -> bool:  # type: ignore[override]
-        """See `Examined`."""
-        return self.form == "preference"
-
     def right(self, task: Any) -> str:
         """See `Examined.right`."""
         if self.generation is not None:

@@ -11,7 +11,9 @@ import numpy as np
 from .kind import Axes, Scored
 from .task import TaskKind
 
-EXTRACTIVE = TaskKind("extractive", drawn="paragraphs", n_outputs=2, reads_all=True)
+EXTRACTIVE = TaskKind(
+    "extractive", drawn="paragraphs", right_by=", by exact match", n_outputs=2, reads_all=True
+)
 
 _SCORES = ("squad_f1", "exact_match")
 
@@ -28,20 +30,12 @@ class Answers(Scored):
             past its last, -1 for none.
     """
 
+    TASK: ClassVar[TaskKind] = EXTRACTIVE
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "answers": (np.int32, ("variants", "examples", 2)),
     }  # fmt: skip
 
     answers: np.ndarray
-
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "extractive"
-
-    def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
-        return len(_SCORES)
 
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`; what each question scores."""

@@ -11,21 +11,23 @@ import numpy as np
 from adapter_probe.formulas import finite_or_nan
 from adapter_probe.metrics import COMPARABLE, COMPARISONS, COUNTED
 
+from .embeddings import EMBEDDING
 from .kind import Axes, Scored
+from .labels import CLASSIFICATION
+from .likelihoods import CAUSAL
+from .task import TaskKind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassDistances(Scored):
     """Distributions over the classes; the outputs are logits, and `scored_with` is 1."""
 
+    TASK: ClassVar[TaskKind] = CLASSIFICATION
+
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
         return kind == "classification" and metric in COMPARISONS
-
-    def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
-        return len(self.label_names)
 
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`."""
@@ -41,6 +43,7 @@ class ChoiceDistances(Scored):
         counts: see there.
     """
 
+    TASK: ClassVar[TaskKind] = CAUSAL
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "counts": (np.int64, ("examples", "outputs", len(COUNTED))),
     }  # fmt: skip
@@ -96,10 +99,7 @@ class EmbeddingDistances(Scored):
             embedding, ``[variants, texts, 2]``.
     """
 
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "embedding"
+    TASK: ClassVar[TaskKind] = EMBEDDING
 
     def n_outputs(self) -> int:
         """See `Scored.n_outputs`."""

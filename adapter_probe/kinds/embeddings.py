@@ -6,7 +6,6 @@ Pairs with a similarity are `adapter_probe.kinds.labels.Numbers`, and triplets a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,12 +25,8 @@ EMBEDDING = TaskKind("embedding")
 class Rankings(Scored):
     """Queries; the outputs are what each scores by every metric of a ranking, ``[variants, queries, 4]``."""
 
+    TASK: ClassVar[TaskKind] = RANKING
     has_texts: ClassVar[bool] = False
-
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "ranking"
 
     def n_outputs(self) -> int:
         """See `Scored.n_outputs`."""

@@ -9,6 +9,10 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
+from adapter_probe.metrics import majority_score
+
+from .task import TaskKind
+
 Axes = tuple[str | int, ...]
 """The axes of an array: names, which have one size in all arrays of an ablation, or sizes."""
 ScoredT = TypeVar("ScoredT", bound="Scored")
@@ -31,6 +35,8 @@ class Scored(ABC):
         "scored_with": (np.int64, ("examples",)),
     }
     """The arrays of the kind: type of their numbers, and axes."""
+    TASK: ClassVar[TaskKind]
+    """The kind of task that it is of."""
     has_texts: ClassVar[bool] = True
     """Whether a report can list the texts of the examples, which are read again without a tokenizer."""
 
@@ -47,13 +53,13 @@ class Scored(ABC):
         check_arrays(self.arrays(), self.ARRAYS, sizes)
 
     @classmethod
-    @abstractmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """Whether arrays of a kind of task, scored by a metric, are of this class."""
+        return kind == cls.TASK.name
 
     def n_outputs(self) -> int | None:
-        """How many outputs an example has; None where the data says it."""
-        return None
+        """How many outputs an example has, by default those of the head; None where the data says it."""
+        return len(self.label_names) if self.TASK.has_classes else self.TASK.n_outputs
 
     @abstractmethod
     def predicted(self, intact: int) -> np.ndarray:
@@ -96,7 +102,7 @@ class Scored(ABC):
 
     def chance_score(self) -> float:
         """The score of guessing: of the most frequent class or a random choice; NaN where there is none."""
-        return float("nan")
+        return majority_score(self.metric, self.scored_with) if self.TASK.has_classes else float("nan")
 
     def drawn_as_one(self) -> np.ndarray:
         """What resamples draw as one, int ``[examples]``: by default each example."""

@@ -9,14 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from adapter_probe import metrics
 from adapter_probe.formulas import NO_CLASS, finite_or_nan
 
 from .kind import Axes, Scored
 from .task import TaskKind
 
 CLASSIFICATION = TaskKind("classification", has_classes=True)
-MULTILABEL = TaskKind("multilabel", has_classes=True)
+MULTILABEL = TaskKind("multilabel", right_by=", by all labels of a text", has_classes=True)
 REGRESSION = TaskKind("regression", guess=("constant answer", "a constant answer"), n_outputs=1)
 
 
@@ -24,20 +23,13 @@ REGRESSION = TaskKind("regression", guess=("constant answer", "a constant answer
 class Classes(Scored):
     """A label per example; the outputs are logits, and `scored_with` indices into `label_names`."""
 
+    TASK: ClassVar[TaskKind] = CLASSIFICATION
+
     def __post_init__(self) -> None:
         super().__post_init__()
         n = self.n_outputs()
         if not np.all((self.scored_with >= 0) & (self.scored_with < n)):
             raise ValueError(f"scored_with should lie in 0..{n - 1}")
-
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "classification"
-
-    def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
-        return len(self.label_names)
 
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`."""
@@ -55,27 +47,15 @@ class Classes(Scored):
         """See `Scored.option_logits`."""
         return self.outputs
 
-    def chance_score(self) -> float:
-        """See `Scored.chance_score`."""
-        return metrics.majority_score(self.metric, self.scored_with)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SeveralLabels(Scored):
     """Several labels per example, each 0 or 1; a text is right if its set of labels is."""
 
+    TASK: ClassVar[TaskKind] = MULTILABEL
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "scored_with": (np.int64, ("examples", "outputs")),
     }  # fmt: skip
-
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "multilabel"
-
-    def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
-        return len(self.label_names)
 
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`."""
@@ -93,15 +73,12 @@ class SeveralLabels(Scored):
         """See `Scored.classes_of_labels`."""
         return self.label_names
 
-    def chance_score(self) -> float:
-        """See `Scored.chance_score`."""
-        return metrics.majority_score(self.metric, self.scored_with)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Numbers(Scored):
     """A number per example, a regression; of pairs of embeddings their similarity."""
 
+    TASK: ClassVar[TaskKind] = REGRESSION
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "scored_with": (np.float64, ("examples",)),
     }  # fmt: skip
@@ -110,10 +87,6 @@ class Numbers(Scored):
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
         return kind == "regression" and arrays["scored_with"].ndim != 2
-
-    def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
-        return 1
 
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`."""
@@ -124,6 +97,7 @@ class Numbers(Scored):
 class SeveralNumbers(Scored):
     """Several numbers per example, which a function of the user's scores."""
 
+    TASK: ClassVar[TaskKind] = REGRESSION
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "scored_with": (np.float64, ("examples", "outputs")),
     }  # fmt: skip

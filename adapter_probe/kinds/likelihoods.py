@@ -28,6 +28,7 @@ class Likelihoods(Scored):
             continuation, 0 where there is none.
     """
 
+    TASK: ClassVar[TaskKind] = CAUSAL
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "counts": (np.int64, ("examples", "outputs", len(COUNTED))),
     }  # fmt: skip

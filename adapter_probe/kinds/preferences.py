@@ -21,6 +21,7 @@ PAIRWISE = TaskKind("pairwise", guess=AT_RANDOM)
 class Pairs(Scored):
     """Pairs; the outputs are log-likelihoods, rewards or similarities of what is chosen and rejected."""
 
+    TASK: ClassVar[TaskKind] = PAIRWISE
     has_texts: ClassVar[bool] = False
 
     @classmethod

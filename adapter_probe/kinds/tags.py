@@ -9,15 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from adapter_probe import metrics
-
 from .kind import Axes, Scored
 from .task import TaskKind
 
 TOKENS = TaskKind(
     "tokens", "sentence", "sentences", "sentences",
-    guess=("most frequent tag", "always answering with the most frequent tag"), has_classes=True,
-    reads_all=True, of_words=True,
+    guess=("most frequent tag", "always answering with the most frequent tag"),
+    right_by=", by all tags of a sentence", has_classes=True, reads_all=True, of_words=True,
 )  # fmt: skip
 _ENTITY = re.compile(r"[BIES](?:-(?P<type>.+))?")
 
@@ -35,6 +33,7 @@ class Tags(Scored):
         true_tags: int16 ``[sentences, words]``, the right ones.
     """
 
+    TASK: ClassVar[TaskKind] = TOKENS
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "scored_with": (np.int64, ("examples", "classes")),
         "tags": (np.int16, ("variants", "examples", "words")), "true_tags": (np.int16, ("examples", "words")),
@@ -42,11 +41,6 @@ class Tags(Scored):
 
     tags: np.ndarray
     true_tags: np.ndarray
-
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "tokens"
 
     def n_outputs(self) -> int:
         """See `Scored.n_outputs`."""
@@ -67,10 +61,6 @@ class Tags(Scored):
     def classes_of_labels(self) -> tuple[str, ...]:
         """See `Scored.classes_of_labels`; types of entities, or tags."""
         return entity_types(self.label_names) if self.metric == "entity_f1" else self.label_names
-
-    def chance_score(self) -> float:
-        """See `Scored.chance_score`."""
-        return metrics.majority_score(self.metric, self.scored_with)
 
 
 def entity_types(tags: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ class TaskKind:
         example: what one of its examples is called; several are `examples`.
         drawn: what resamples draw as one: paragraphs, whose questions are not independent, or examples.
         guess: what answers without any skill are called, and what gives them.
+        right_by: what an example's outcome goes by, after a comma, where that is not its prediction; else
+            empty.
         has_classes: whether the head has an output for each of the task's labels.
         n_outputs: number of outputs of the head where the labels do not say it; None where nothing does.
         reads_all: whether what is scored is read at many positions of a text, and not at one.
@@ -30,6 +32,7 @@ class TaskKind:
     examples: str = "examples"
     drawn: str = "examples"
     guess: tuple[str, str] = ("majority class", "always answering with the most frequent class")
+    right_by: str = ""
     has_classes: bool = False
     n_outputs: int | None = None
     reads_all: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from adapter_probe.formulas import NO_CLASS, finite_or_nan
 from adapter_probe.metrics import about
 
 from .kind import Scored
+from .likelihoods import CAUSAL
+from .task import TaskKind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -19,6 +22,8 @@ class Written(Scored):
 
     A mean of numbers per text has no right and wrong texts.
     """
+
+    TASK: ClassVar[TaskKind] = CAUSAL
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError
 from adapter_probe.kinds.labels import PREDICTED
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.kinds.tags import entity_types
 from adapter_probe.metrics import METRICS, OF_TOKENS, score
 
@@ -91,14 +92,14 @@ class MetricOfTrainer:
             Exception: whatever it raises for the intact model.
         """
         task, encoded = opened.description.task, examples.encoded
-        if task.kind in ("causal", "extractive"):
+        if task.about.reads_all and not task.about.of_words:
             name = type(self._trainer).__name__
             raise DataError(
                 f"the compute_metrics of this {name} takes the outputs at every position, of which a study "
                 f"keeps what is scored; give metric=, one of {', '.join(OF_TOKENS)}, kl and agreement"
             )
         outputs = intact_outputs(opened, encoded)  # type: ignore[arg-type]
-        if task.kind == "tokens":
+        if task.about.of_words:
             return self._of_tags(task.label_names, examples, outputs)
         rows, labels = np.concatenate(outputs), examples.labels
         self._compare(rows)
@@ -292,14 +293,14 @@ def _plain(kind: str, n_outputs: int) -> dict[str, Callable[..., np.ndarray]]:
             name, predicted := predicted_by(rows), labels.reshape(predicted.shape)
         )
 
-    if kind == "regression" and n_outputs > 1:
+    if n_outputs > 1 and not about_kind(kind).has_classes:
         return {}
     return {name: named(name) for name in METRICS[kind] if name != "f1" or n_outputs == 2}
 
 
 def _right(kind: str, labels: np.ndarray, n_outputs: int) -> np.ndarray:
     """Outputs that are right for all examples, float32 ``[examples, outputs]``."""
-    if kind == "regression":
+    if not about_kind(kind).has_classes:
         return labels.reshape(len(labels), -1).astype(np.float32)
     there = np.eye(n_outputs)[labels] if labels.ndim == 1 else labels
     return (_SURE * (2 * there - 1)).astype(np.float32)

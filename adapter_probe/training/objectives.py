@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,8 @@ from adapter_probe.data.answers import choose_windows, decode_windows, score_ans
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch, in_batches
-from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
+from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.data.training_texts import texts_of
 from adapter_probe.kinds.table import scored_of
@@ -126,10 +125,10 @@ class AnswerObjective(Objective):
     def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert train.windows is not None, "questions are cut into windows"
         assert validation.windows is not None
-        assert isinstance(validation.rows, Questions)
         super().__init__(task, train, validation)
         self._targets = torch.from_numpy(train.windows.labels)
-        self._questions, self._windows = validation.rows, validation.windows
+        self._questions: Any = validation.rows
+        self._windows = validation.windows
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`; the mean over windows of the mean of start and end."""
@@ -160,10 +159,9 @@ class LanguageObjective(Objective):
     """The mean negative log-likelihood of the tokens that are trained on; scores as `ablate` has them."""
 
     def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
-        assert isinstance(validation.encoded, EncodedRequests), "what is scored are continuations"
-        assert isinstance(validation.rows, Requests)
-        self._rows, self._requests = validation.rows, validation.encoded
-        texts, self._example, self._number = texts_of(validation.encoded)
+        self._rows: Any = validation.rows
+        self._requests: Any = validation.encoded
+        texts, self._example, self._number = texts_of(self._requests)
         super().__init__(task, train, replace(validation, encoded=texts))
 
     def weight(self, indices: np.ndarray) -> float:

@@ -16,10 +16,8 @@ from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
-from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples, load_training
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
 from adapter_probe.device import check_precision
@@ -159,7 +157,6 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         ),
     }
     for examples in splits.values():
-        assert isinstance(examples.encoded, Encoded | EncodedRequests)
         refuse_unknown_tokens(examples.encoded, base.identity)
     fingerprints = {
         "base": {"weights_sha256": base.identity.weights_sha256, "config": base.identity.config},

@@ -37,11 +37,6 @@ from .span_section import (
     slider_steps,
 )
 
-_RIGHT_BY = {
-    "extractive": ", by exact match",
-    "tokens": ", by all tags of a sentence",
-    "multilabel": ", by all labels of a text",
-}
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
 
@@ -223,7 +218,7 @@ def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> 
     if "p_holm" in frame:
         facts["significance"] = significance(frame)
     if results is not None:
-        total = f"of {results.n_examples:,}{_RIGHT_BY.get(results.kind, '')}"
+        total = f"of {results.n_examples:,}{results.scored.TASK.right_by}"
         facts["examples"] = [
             None if n is None else [f"{n[0]:,} newly wrong, {n[1]:,} newly correct", total]
             for n in flip_counts(results, frame)
