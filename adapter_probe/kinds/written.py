@@ -28,7 +28,7 @@ class Written(Scored):
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
-        return about(metric).is_written
+        return kind == CAUSAL.name and about(metric).is_written
 
     def n_outputs(self) -> int:
         """See `Scored.n_outputs`."""
