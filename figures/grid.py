@@ -333,7 +333,8 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, S
 
     If even the smallest font does not fit, what is in brackets at the end of lines is left out, words are
     shortened, long lines go to the foot and are broken, and then lines that touch cells are left out, the
-    first one last. A ring in the lines becomes a dot where the cells are so small that they have dots.
+    first one, which may be broken, last. A ring in the lines becomes a dot where the cells are so small that
+    they have dots.
 
     Args:
         of: for lines that are about texts in the axes, these texts; they are left out if none is visible.
@@ -372,7 +373,11 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, S
             broken = [*broken[:at], *halves, *broken[at + 1 :]] if len(halves) == 2 else broken
             tried.append(broken)
         fitting = ((some, size) for some in tried for size in sizes if not in_the_way(some, size, cell))
-        said, size = next(fitting, (brief, sizes[-1]))
+        name = brief[:1]
+        if in_the_way(name, sizes[-1], cell):
+            width = style.text_width(name[0], sizes[-1])
+            name = style.wrap_text(name[0], sizes[-1], 0.68 * width).split("\n")
+        said, size = next(fitting, ([*name, *brief[1:]], sizes[-1]))
         shown = list(range(len(said)))
         while shown and (bad := in_the_way([said[i] for i in shown], size, cell)):
             del shown[max(bad) or min(1, len(shown) - 1)]

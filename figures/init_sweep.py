@@ -30,7 +30,7 @@ _ADAPTERS = "adapters"
 DEFAULT_STD = 1e-2  # the paper's
 _ASPECT = 0.66  # height over width of the panel in a narrow figure
 _DODGE = 0.07  # decades between the raw trials of two series
-_BETWEEN = 0.9  # decades between two named initialisations, and from the curve to the first
+_BETWEEN = 1.2  # decades between two named initialisations, and from the curve to the first
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 _NUMBER = 0.9  # of a tick label's size: the number of diverged trials
 
@@ -154,7 +154,10 @@ def _add_categories(ax: Axes, places: Mapping[str, float], limits: tuple[float, 
     """Extend the axis by the named initialisations, beyond a line."""
     ax.set_xlim(limits[0], max(places.values()) * 10 ** (0.6 * _BETWEEN))
     ax.axvline(limits[1], color=style.FAINT, linewidth=0.6 * style.scale_factor(), zorder=1)
-    words = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "size": style.tick_size()}
+    low, high = np.log10(ax.get_xlim())
+    size, apart = style.tick_size(), _BETWEEN * size_in_points(ax)[0] / (high - low)
+    turned = {"rotation": 40} if apart > 1.6 * size else {"rotation": 90, "va": "center"}
+    words = {"ha": "right", "rotation_mode": "anchor", "size": size, **turned}
     ax.set_xticks(list(places.values()), [escape_mathtext(name) for name in places], minor=True, **words)
     ax.tick_params(axis="x", which="minor", length=ax.xaxis.get_major_ticks(1)[0].get_tick_padding() * 0.6)
     ax.set_xlabel(rf"std $\sigma$ of the initialisation{curves.LOG}, and PEFT's by name")
