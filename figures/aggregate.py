@@ -131,7 +131,7 @@ def draw(
 ) -> None:
     """Draw one view of ``aggregate.csv``, without a legend.
 
-    Methods of several sizes are lines with a band, others points with a bar; a black rim marks the
+    Methods of several sizes are lines with a band, others points with a bar; a rim marks the
     Pareto frontier; the dotted line is full fine-tuning; published medians are thin and hollow.
     """
     curves.tidy_axes(ax)
@@ -186,7 +186,7 @@ def legend_entries(
     if frame["on_frontier"].any():
         rim = {"marker": "o", "markersize": 3.4 * unit, "markeredgewidth": 0.7 * unit}
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)
-        entries.append((handle, "black rim: frontier of medians"))
+        entries.append((handle, "with a rim: frontier of medians"))
     if published is not None:
         entries.append((curves.published_handle(), "Houlsby et al. 2019, median"))
     return entries
@@ -211,7 +211,7 @@ def _caption(
             (frame.loc[frame["method"] == "full", "iqm_points"].abs() >= _SHOWN).any()
             and "Full fine-tuning itself is not at 0 there, because the interquartile mean of its trials is"
             " not their mean.",
-            frame["on_frontier"].any() and "A black rim marks the Pareto frontier of the medians.",
+            frame["on_frontier"].any() and "A rim marks the Pareto frontier of the medians.",
             curves.far_below(frame, "p50_points").any() and curves.ARROWS,
             (frame["trained_parameters_without_head"] == 0).any() and "At 0: only the head is trained.",
             published_glue is not None

@@ -68,9 +68,9 @@ class AblationPlan(Plan):
         n_distinct: number of variants that differ.
         n_examples: number of examples.
         n_tokens: number of tokens of all examples.
-        layer_evaluations: layer passes per batch, with every shared prefix computed once: of the attention
-            sublayer and of the feed-forward sublayer.
-        separate_layer_evaluations: layer passes per batch with one run per variant.
+        layer_evaluations: evaluations of a layer per batch, with every shared prefix computed once: of the
+            attention sublayer and of the feed-forward sublayer.
+        separate_layer_evaluations: evaluations of a layer per batch with one run per variant.
         choices: other choices of spans: `spans` and `group` as in `adapter_probe.ablate`, `n_spans`,
             `layer_evaluations`, and the `seconds` that the whole study would take to compute.
         n_spans: number of spans.
@@ -117,8 +117,8 @@ class AblationPlan(Plan):
             *([("first row", plain_text(self.first_row))] if self.first_row else []),
             ("variants", f"{self.n_variants} ({self.n_spans} spans){strengths}"),
             ("examples", f"{self.n_examples:,} ({self.n_tokens:,} tokens)"),
-            ("layer passes, separate runs", f"{self.separate_layer_evaluations:,} per batch"),
-            ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
+            ("layer evaluations, separate runs", f"{self.separate_layer_evaluations:,} per batch"),
+            ("layer evaluations, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
             ("parts done", f"{self.parts_done} of {self.parts}"),
             ("tokens per pass", f"{self.tokens_per_pass:,}"),
             ("time left, estimated", duration_text(self.seconds_left)),
@@ -132,7 +132,7 @@ class AblationPlan(Plan):
         for choice in self.choices if deep else ():
             group = f" --group {choice['group']}" if choice["group"] > 1 else ""
             passes, seconds = choice["layer_evaluations"][1], duration_text(choice["seconds"])
-            cost = f"{choice['n_spans']} spans, {passes:,} layer passes per batch, about {seconds}"
+            cost = f"{choice['n_spans']} spans, {passes:,} layer evaluations per batch, about {seconds}"
             rows.append((f"with --spans {choice['spans']}{group}", cost))
         return rows
 

@@ -20,7 +20,7 @@ from adapter_probe.analysis.study_records import (
     TradeoffRecord,
 )
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
-from adapter_probe.figures import gallery
+from adapter_probe.figures import gallery, style
 from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.aggregate import tasks_of
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of, positions
@@ -30,7 +30,7 @@ from adapter_probe.figures.tables import score_cell
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.spans import ALL_MODULES
 
-from .maps import inline, places
+from .maps import INK, inline, places
 from .markup import NONE, Html, asked, choice, settings, short_name, table, tag
 
 Curves = SweepRecord | TradeoffRecord | DegreeRecord | AblationRecord
@@ -190,6 +190,7 @@ def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Map
     shapes = []
     for (x, y), (_, run) in zip(at, runs.iterrows()):
         colour = marks[run["method"]].colour if run["method"] in marks else "#666666"
+        colour = INK if colour == style.INK else colour
         kind = "run" + (" chosen" if run["chosen"] else "") + (" lost" if pd.isna(run["score"]) else "")
         told = [
             f"{_TRIALS[name]} {cell_text(name, run[name], None)}"

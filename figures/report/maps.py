@@ -114,6 +114,8 @@ def _convert(node: ElementTree.Element, own: bool) -> None:
     if node.attrib.get("id", "").startswith("own-"):
         own = True
         node.attrib.setdefault("fill", style.INK)
+    for marker in node if node.tag == "defs" else ():  # each use says it, which the style sheet can change
+        marker.attrib.pop("style", None)
     for item in filter(None, node.attrib.pop("style", "").split(";")):
         key, _, value = item.partition(":")
         node.attrib[key.strip()] = value.strip()

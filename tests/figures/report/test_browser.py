@@ -424,6 +424,8 @@ def test_dark_mode_also_of_the_drawings(browser: Browser, study: Path):
         assert (bright("body", "backgroundColor") > 600) == ground
         assert (bright('.figure [fill="#fffffe"]', "fill") > 600) == ground
         assert (bright('.figure [stroke="#000001"]', "stroke") < 150) == ground
+        # The style sheet does not reach into what a use shows, so nothing there has a colour of its own.
+        assert not browser.count(".figure defs > path[stroke], .figure defs > path[fill]")
 
 
 def test_every_figure_has_words_and_every_field_its_label(browser: Browser, everything: Path):
