@@ -10,9 +10,8 @@ mean width, and how often p is below 0.05 (false alarms where the truth is no ch
 10,000 examples; for whole maps also how often anything at all is wrong in them.
 
 Every case is simulated once, then 20 times in order of cost, then until its verdict is clear by two standard
-errors or the time is over. With `--only`, the other cases' rows of the table stay. The draws of intervals are
-1,000, fewer than in a study, by which the least coverage of a quantile of draws is 94.8% where that of a study
-is 95.0%.
+errors or the time is over. With `--only`, the rows of other cases stay. The draws of intervals are 1,000, by
+which the least coverage of a quantile of draws is 94.8% where that of the draws of a study is 95.0%.
 """
 
 from __future__ import annotations

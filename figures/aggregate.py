@@ -196,7 +196,7 @@ def _caption(
     frame: pd.DataFrame, tasks: Sequence[str], published_glue: bool | None, losses: bool = False
 ) -> str:
     counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
-    interval = " with its 95% interval over seeds on these tasks (Student, trimmed means)"
+    interval = " with its 95% interval over seeds on these tasks (generalised interval of normal scores)"
     if frame["iqm_low_points"].isna().all():
         interval = " (one seed per task, so no interval)"
     name = "nine GLUE tasks, BERT-large" if published_glue else "17 additional tasks, BERT-base"

@@ -264,7 +264,7 @@ def test_marks_below_the_axis_are_explained_where_there_are_some():
 def test_an_aggregate_names_its_tasks_and_the_papers():
     caption = aggregate._caption(aggregate_points(), ["cola", "rte", "my_task"], None)
     assert says(caption, "2–3 tasks", "CoLA, RTE, my task")
-    assert says(caption, "95% interval", "seeds", "Student")
+    assert says(caption, "95% interval", "seeds", "generalised interval")
     assert says(caption, "20th to 80th")
     assert says(caption, "Pareto")
     assert "At 0: only" not in caption
