@@ -14,6 +14,7 @@ import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 from adapter_probe.analysis.comparing import AverageRecord
+from adapter_probe.analysis.removable import bounds_of_chosen
 from adapter_probe.analysis.significance import ALPHA, holm
 from adapter_probe.figures import joint
 from adapter_probe.figures.venues import VENUES, FigureOptions
@@ -28,9 +29,14 @@ def tested(table: pd.DataFrame, n: int, below: np.ndarray, above: np.ndarray) ->
     reach = np.hypot(stdtrit(n - 1, tails) * error, ndtri(tails) * nearer)
     p = 2 * np.where(reach >= np.abs(mean), tails, tails[0]).max(axis=0)
     adjusted = holm(p)
+
+    def low_at(tails: np.ndarray) -> np.ndarray:
+        by_seeds, by_examples = stdtrit(n - 1, 1 - tails) * error, ndtri(1 - tails) / ndtri(0.975) * below
+        return mean - np.hypot(by_seeds, by_examples)
+
     return table.assign(
         ci_low_points=mean - np.hypot(own, below), ci_high_points=mean + np.hypot(own, above), p_value=p,
-        p_holm=adjusted, significant=adjusted < ALPHA,
+        p_holm=adjusted, significant=adjusted < ALPHA, bound_low_points=bounds_of_chosen(table, low_at),
     )  # fmt: skip
 
 
