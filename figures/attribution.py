@@ -35,7 +35,7 @@ from .ablation_words import (
 )
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import Cells, draw_cells, forms_of, number_layers, write_notes
-from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
+from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, name_above, new_figure, shape_of
 from .legends import LegendEntry, legend_on_top
 from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
 from .style import escape_mathtext
@@ -64,12 +64,12 @@ def total_drop(record: AblationRecord) -> float:
     return float(shares_of(record)["share_points"].sum(skipna=False))
 
 
-def interaction_map(record: AblationRecord, ax: Axes, scale: Scale) -> None:
+def interaction_map(record: AblationRecord, ax: Axes, scale: Scale, place: float = np.inf) -> None:
     """Draw the grid of interactions: the part of each span's drop that shorter spans do not explain.
 
     An interaction counts as clear if its interval excludes 0, or without intervals if it is at least half a
     point. Clear interactions show their value where it fits; the others are small squares, and NaN is crossed
-    out.
+    out. A name that is too long for the corner of a grid of `place` points stands above it.
     """
     frame, about = record.spans, record.summary
     cells = Cells.of(frame)
@@ -81,7 +81,8 @@ def interaction_map(record: AblationRecord, ax: Axes, scale: Scale) -> None:
         said.append(f"{about.removed}: {drop_text(total_drop(record), about.metric)}")
     if _has_intervals(frame, "interaction") and not clear[~np.isnan(values)].all():
         said.append("small: 95% interval includes 0")
-    write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
+    said += ["crossed out: undefined"] * bool(np.isnan(values).any())
+    write_notes(ax, name_above(ax, said, place), cells)
 
 
 def is_clear(frame: pd.DataFrame) -> np.ndarray:
@@ -209,7 +210,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
         shares = figure.add_subplot(spec[0, 1] if beside else spec[rows, :])
         shares.set_box_aspect(1.0 if beside else low)
         for index, (record, ax) in enumerate(zip(records, axes)):
-            interaction_map(record, ax, scale)
+            interaction_map(record, ax, scale, 72 * width / max(columns, 1 + beside))
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         add_bar(scale, axes, f"interaction ({unit_name(common_metric(records))})", "bottom")
         legend_below(figure, draw_shares(records, shares))

@@ -41,10 +41,10 @@ from .layout import (
     WIDE,
     fit_height,
     legend_below,
+    name_above,
     new_figure,
     shape_of,
     size_in_points,
-    title_above,
 )
 from .levels import add_bar, draw_colorbar
 from .modules import module_map
@@ -56,7 +56,6 @@ _NARROWEST = 108.0  # points: a grid with its labels
 _WIDEST_CELL = 26.0  # points, in a wide figure of one grid
 _SMALLEST_GRID = 160.0  # points, likewise: its words need them
 _LABELS = 36.0  # points: what the labels next to a grid take of the width
-_WIDEST_NAME = 0.75  # of a panel's place: a longer name stands above the grid
 PUBLISHED = f"Grids labelled {SOURCE} show the published values (BERT-base, points of validation accuracy)."
 
 
@@ -192,10 +191,7 @@ def heatmap_figure(
         figure = new_figure(width, width * (rows / columns + 1))
         axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
         for index, (grid, ax) in enumerate(zip(grids, axes)):
-            name, *others = grid.notes or [""]
-            if style.text_width(name, style.tick_size()) > _WIDEST_NAME * 72 * width / columns:
-                title_above(ax, [name])
-                grid = replace(grid, notes=others)
+            grid = replace(grid, notes=name_above(ax, grid.notes or (), 72 * width / columns))
             draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         if with_shares:

@@ -27,6 +27,7 @@ _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
 _DIGITS = 9  # of inches and of shares of the figure
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
 _WIDEST = 0.8  # of the figure: notes above a panel, the label of a colour bar
+_WIDEST_NAME = 0.75  # of a grid's place: a longer name stands above it
 _EDGE = 3.0  # points: what stays free at the figure's edges
 
 
@@ -119,6 +120,18 @@ def title_above(ax: Axes, notes: Sequence[str]) -> None:
     ax.set_title(text, loc="left", fontsize=style.tick_size())
     ax._left_title.set_label(text)  # which line breaks do not change
     _wrap_title(ax, size_in_points(ax)[0], size_in_points(ax)[0])
+
+
+def name_above(ax: Axes, notes: Sequence[str], place: float) -> Sequence[str]:
+    """Put the first note above a grid if it is too long for the empty corner; the notes that are left.
+
+    Args:
+        place: points that the grid and its labels may be wide.
+    """
+    if not notes or style.text_width(notes[0], style.tick_size()) <= _WIDEST_NAME * place:
+        return notes
+    title_above(ax, notes[:1])
+    return notes[1:]
 
 
 def one_panel(
