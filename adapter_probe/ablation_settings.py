@@ -113,7 +113,8 @@ class AblationSettings(Settings):
         from adapter_probe.spans import check_choice  # which needs NumPy
 
         check_choice(self.spans)
-        object.__setattr__(self, "strength", as_strength(self.strength))
+        if "strength" in vars(self):  # not of what has a fixed one, which nobody gives
+            object.__setattr__(self, "strength", as_strength(self.strength))
         if self.reference == "off" and self.strength:
             raise ResultsError(
                 "--reference off is the model with all adapters off, and --strength scales them; give the "

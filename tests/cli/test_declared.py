@@ -8,11 +8,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import adapter_probe
 from adapter_probe.cli.console import command
 from adapter_probe.cli.help import records
 from adapter_probe.cli.main import app
 from adapter_probe.jobs.resources import SlurmOptions
-from adapter_probe.studies.training_arguments import RunSuite
+from adapter_probe.studies.checkpoint_arguments import Ablate, Prune
+from adapter_probe.studies.ranks import RunRanks
+from adapter_probe.studies.strength import RunStrength
+from adapter_probe.studies.training_arguments import RunInitSweep, RunSuite, RunTradeoff
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -88,3 +92,18 @@ def test_what_is_read_and_written_stands_under_data_and_output(name):
     assert {flag: panels[flag] for flag in wanted if flag in panels} == {
         flag: panel for flag, panel in wanted.items() if flag in panels
     }
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "needed"),
+    [
+        (adapter_probe.ablate, Ablate, {"checkpoint": "c"}),
+        (adapter_probe.strength, RunStrength, {"checkpoint": "c"}),
+        (adapter_probe.ranks, RunRanks, {"checkpoint": "c"}),
+        (adapter_probe.prune, Prune, {"checkpoint": "c", "out": "o", "span": "0-1"}),
+        (adapter_probe.init_sweep, RunInitSweep, {"base": "b", "task": "t", "out": "o"}),
+        (adapter_probe.tradeoff, RunTradeoff, {"base": "b", "task": "t", "out": "o"}),
+    ],
+)
+def test_a_command_passes_what_its_function_takes(function, arguments, needed):
+    assert set(vars(arguments(**needed))) <= set(inspect.signature(function).parameters)
