@@ -70,9 +70,10 @@ def model_card(
     Raises:
         ResultsError: no ablation is found, results are damaged, or a file cannot be written.
     """
-    studies = studies_of(as_tuple(folders))
-    records = [study.record for study in studies if isinstance(study, Ablation)]
-    if not records or len(records) < len(studies):
+    given = [studies_of([one]) for one in as_tuple(folders)]  # of a checkpoint, other studies beside them too
+    found = [[study.record for study in own if isinstance(study, Ablation)] for own in given]
+    records = list({record.folder.resolve(): record for own in found for record in own}.values())
+    if not records or not all(found):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")
     options = FigureOptions(PAPER, formats=("png",), tolerance=as_points("--tolerance", tolerance))
     sections = []

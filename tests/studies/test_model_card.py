@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from docs_scripts import module
 from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 import adapter_probe as ap
 from adapter_probe.cli.main import app
+from adapter_probe.errors import ResultsError
 from adapter_probe.studies.model_card import model_card
+
+CASES = module("gallery_cases")
 
 
 @pytest.fixture
@@ -40,6 +44,14 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     assert "verified" not in card.content
     assert "datasets" not in card.data.to_dict()
     assert re.search(r"!\[[^]]*accuracy[^]]*\]\([^)]*ablation/heatmap.png\)", card.text)
+
+
+def test_other_studies_in_a_checkpoint_are_no_part_of_its_card(ablated: Path):
+    alone = model_card(ablated)
+    CASES.FOLDERS["strength"](ablated / "strengths")
+    assert model_card(ablated) == alone
+    with pytest.raises(ResultsError, match="ablations only"):
+        model_card([ablated, ablated / "strengths"])
 
 
 @pytest.mark.parametrize(
