@@ -42,7 +42,6 @@ _TASK_TYPES = {
     "regression": "text-classification",
     "extractive": "question-answering",
     "causal": "text-generation",
-    "preference": "text-generation",
     "tokens": "token-classification",
     "embedding": "sentence-similarity",
     "ranking": "text-ranking",

@@ -56,7 +56,7 @@ def test_other_studies_in_a_checkpoint_are_no_part_of_its_card(ablated: Path):
 
 @pytest.mark.parametrize(
     ("kind", "task_type"),
-    [("embedding", "sentence-similarity"), ("ranking", "text-ranking"), ("preference", "text-generation")],
+    [("embedding", "sentence-similarity"), ("ranking", "text-ranking"), ("causal", "text-generation")],
 )
 def test_kinds_have_the_hubs_names_of_tasks(study: ap.Ablation, kind: str, task_type: str):
     record = replace(study.record, summary=replace(study.summary, kind=kind))
