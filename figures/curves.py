@@ -237,7 +237,7 @@ def count_ticks(
     *,
     shares: bool = False,
 ) -> None:
-    """A logarithmic axis of numbers of parameters, perhaps with 0, and below them the shares of the base.
+    """A logarithmic axis, as of numbers of parameters, perhaps with 0, and below them shares of the base.
 
     Args:
         nothing: the place of 0, see `positions`; NaN without it.
@@ -251,8 +251,9 @@ def count_ticks(
     texts = [percent_text(100 * value / base) if np.isfinite(base) else "" for value in decades]
 
     def fit(ax: Axes) -> None:
-        widest = "0.01" if shares else "100", max(texts, key=len, default="")
-        labels = [_some_of(own, wide, ax, int(has_zero)) for own, wide in zip((powers, texts), widest)]
+        widest = "0.01" if shares else "100" if limits[0] >= 1 else "1000"
+        widths = widest, max(texts, key=len, default="")
+        labels = [_some_of(own, wide, ax, int(has_zero)) for own, wide in zip((powers, texts), widths)]
         joined = ["\n".join(pair) if np.isfinite(base) else pair[0] for pair in zip(*labels)]
         ax.set_xticks([nothing, *decades] if has_zero else decades, labels=["0"] * has_zero + joined)
 

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
 
 from adapter_probe import wording
 from adapter_probe.analysis.published import published_init_sweep
@@ -94,8 +93,7 @@ def draw(series: Sequence[ScoreSeries], ax: Axes) -> list[LegendEntry]:
     factor, label = wording.score_axis(wording.common_value(one.metric for one in series))
     low, end = limits = _std_limits(series)
     curves.tidy_axes(ax)
-    curves.decade_ticks(ax, *limits)
-    ax.xaxis.set_major_locator(_Decades(*limits))
+    curves.count_ticks(ax, limits)
     ax.set_xlabel(r"std $\sigma$ of the initialisation" + curves.LOG)
     ax.set_ylabel(f"validation {label}")
     if places := _places(series):
@@ -119,19 +117,6 @@ def draw(series: Sequence[ScoreSeries], ax: Axes) -> list[LegendEntry]:
         ax.axvline(DEFAULT_STD, zorder=1, **dashes)
         entries.append((Line2D([], [], **dashes), "default $10^{-2}$"))
     return entries
-
-
-class _Decades(LogLocator):
-    """Ticks at decades within limits, fewer where they would touch."""
-
-    def __init__(self, low: float, high: float):
-        super().__init__()
-        self._limits = low, high
-
-    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
-        """The ticks; see Matplotlib."""
-        ticks = np.asarray(super().tick_values(vmin, vmax))
-        return ticks[(ticks >= self._limits[0]) & (ticks <= self._limits[1])]
 
 
 def _places(series: Sequence[ScoreSeries]) -> dict[str, float]:

@@ -156,11 +156,6 @@ def difference_scale(values: np.ndarray, metrics: Collection[str | None] = ()) -
     return Scale(edges, (*reversed(_LESS[:less]), _NEUTRAL, *_MORE[:more]), True, True, -levels[0])
 
 
-def verdict_scale(colours: Sequence[str]) -> Scale:
-    """One colour for each of the values 1, 2, ..., which are no amounts."""
-    return Scale(tuple(level + 0.5 for level in range(len(colours) + 1)), tuple(colours))
-
-
 def mappable(scale: Scale) -> ScalarMappable:
     """The scale as Matplotlib's norm and colour map, for values that went through `as_drawn`."""
     inner = ListedColormap(scale.shown[scale.below : len(scale.shown) - scale.beyond])
