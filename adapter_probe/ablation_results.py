@@ -107,11 +107,6 @@ class AblationResults:
         """Bool ``[layers, sites of a layer]``: what some variant switches."""
         return np.reshape((~self.masks).any(axis=0), (self.n_layers, -1))
 
-    @property
-    def classes_of_labels(self) -> tuple[str, ...]:
-        """What the columns of ``[examples, labels]`` are: labels, tags or types of entities; else empty."""
-        return self.scored.classes_of_labels()
-
     @cached_property
     def in_stacks(self) -> dict[str, AblationResults]:
         """Every studied stack of layers as a study of its own, by name; of a single stack this study itself.

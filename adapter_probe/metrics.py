@@ -111,14 +111,9 @@ class Metric(NamedTuple):
         return self.forms == ("choice",)
 
     @property
-    def of_pairs(self) -> bool:
-        """Whether it is of two scores per example, of which the first should be the larger one."""
-        return "pairwise" in self.kinds
-
-    @property
     def is_mean(self) -> bool:
         """Whether it is the mean over examples of what each one scores."""
-        return self.kinds in (_PAIRS, _RANKED, _ANSWERS)
+        return bool(self.kinds) and self.of_counts is None and self.correlation is None
 
     @property
     def is_proportion(self) -> bool:
@@ -412,7 +407,7 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             f"scoring needs labels [examples] and predictions [..., examples], at least one example; "
             f"got {labels.shape} and {predictions.shape}"
         )
-    allowed = {2 if kind in _OF_ROWS else 1 for kind in own.kinds} or {1}
+    allowed = {2 if kind in _OF_ROWS and not own.is_mean else 1 for kind in own.kinds} or {1}
     if labels.ndim not in allowed and not isinstance(metric, CustomMetric):
         raise ValueError(f"metric {metric!r} does not score labels of {labels.ndim} axes")
     complete = is_complete(predictions, n_axes)

@@ -30,7 +30,7 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
         `first` and `last` layer that are off, empty where the variant is no span; `score`; `delta_points`
         against the intact model.
     """
-    if (classes := results.classes_of_labels) and not isinstance(results.metric, CustomMetric):
+    if (classes := results.scored.classes_of_labels()) and not isinstance(results.metric, CustomMetric):
         parts = _by_class(results, classes)
     elif results.groups is not None:
         parts = _by_group(results, results.groups)

@@ -74,9 +74,13 @@ class Scored(ABC):
     def outcomes(self, predicted: np.ndarray) -> np.ndarray | None:
         """Whether all that is predicted of each example is right, bool ``[variants, examples]``.
 
-        None where nothing is right or wrong: of numbers, losses and comparisons.
+        None where nothing is right or wrong: of numbers, losses and comparisons. By default what is predicted
+        in whole numbers, classes or labels, is right where it is `scored_with`.
         """
-        return None
+        if predicted.dtype.kind != "i":
+            return None
+        right = np.asarray(predicted == self.scored_with)
+        return right if right.ndim == 2 else right.all(axis=-1)
 
     def options(self) -> tuple[str, ...]:
         """The classes, of which each example has one and is predicted one; empty for other kinds."""

@@ -35,10 +35,6 @@ class Classes(Scored):
         """See `Scored.predicted`."""
         return largest_of(self.outputs)
 
-    def outcomes(self, predicted: np.ndarray) -> np.ndarray:
-        """See `Scored.outcomes`."""
-        return np.asarray(predicted == self.scored_with)
-
     def options(self) -> tuple[str, ...]:
         """See `Scored.options`."""
         return self.label_names
@@ -61,10 +57,6 @@ class SeveralLabels(Scored):
         """See `Scored.predicted`."""
         return labels_from_logits(self.outputs)
 
-    def outcomes(self, predicted: np.ndarray) -> np.ndarray:
-        """See `Scored.outcomes`."""
-        return np.asarray((predicted == self.scored_with).all(axis=-1))
-
     def parts(self) -> tuple[np.ndarray, np.ndarray]:
         """See `Scored.parts`."""
         return labels_from_logits(self.outputs), self.scored_with
@@ -82,11 +74,6 @@ class Numbers(Scored):
     ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
         **Scored.ARRAYS, "scored_with": (np.float64, ("examples",)),
     }  # fmt: skip
-
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "regression" and arrays["scored_with"].ndim != 2
 
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`."""

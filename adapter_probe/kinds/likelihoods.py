@@ -37,11 +37,6 @@ class Likelihoods(Scored):
 
     counts: np.ndarray
 
-    @classmethod
-    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
-        return kind == "causal" and not about(metric).distance
-
     @property
     def sizes(self) -> np.ndarray:
         """What every continuation's log-likelihood is divided by: int64 ``[examples, continuations]``."""
@@ -62,10 +57,6 @@ class Choices(Likelihoods):
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
         """See `Scored.fits`."""
         return kind == "causal" and about(metric).of_choices
-
-    def outcomes(self, predicted: np.ndarray) -> np.ndarray:
-        """See `Scored.outcomes`."""
-        return np.asarray(predicted == self.scored_with)
 
     def option_logits(self) -> np.ndarray | None:
         """See `Scored.option_logits`; None where they are compared by their length too."""
@@ -98,10 +89,6 @@ class Greedy(Likelihoods):
     def predicted(self, intact: int) -> np.ndarray:
         """See `Scored.predicted`; 0 where an example is right and else 1."""
         return np.where(self.finite(), 1 - self.greedy, NO_CLASS).astype(np.int64)
-
-    def outcomes(self, predicted: np.ndarray) -> np.ndarray:
-        """See `Scored.outcomes`."""
-        return np.asarray(predicted == self.scored_with)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

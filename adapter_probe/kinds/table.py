@@ -6,34 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from adapter_probe.metrics import about, check_kind
+from adapter_probe.metrics import METRICS, about, check_kind
 
-from .answers import EXTRACTIVE, Answers
+from .answers import Answers
 from .distance import ChoiceDistances, ClassDistances, EmbeddingDistances, TokenDistances
-from .embeddings import EMBEDDING, RANKING, Rankings
+from .embeddings import Rankings
 from .kind import Scored
-from .labels import (
-    CLASSIFICATION,
-    MULTILABEL,
-    REGRESSION,
-    Classes,
-    Numbers,
-    SeveralLabels,
-    SeveralNumbers,
-)
-from .likelihoods import CAUSAL, Choices, Greedy, Likelihoods, RightTokens
-from .preferences import PAIRWISE, Pairs, ReferredPairs
-from .tags import TOKENS, Tags
+from .labels import Classes, Numbers, SeveralLabels, SeveralNumbers
+from .likelihoods import Choices, Greedy, Likelihoods, RightTokens
+from .preferences import Pairs, ReferredPairs
+from .tags import Tags
 from .task import TaskKind
 from .written import Written
-
-TASKS = {
-    one.name: one
-    for one in (
-        CLASSIFICATION, REGRESSION, EXTRACTIVE, CAUSAL, TOKENS, MULTILABEL, PAIRWISE, RANKING, EMBEDDING,
-    )
-}  # fmt: skip
-"""Of tasks, by name."""
 
 KINDS: tuple[type[Scored], ...] = (
     TokenDistances, ChoiceDistances, ClassDistances, EmbeddingDistances, Written, ReferredPairs, Pairs,
@@ -41,6 +25,9 @@ KINDS: tuple[type[Scored], ...] = (
     Numbers, Classes,
 )  # fmt: skip
 """All kinds of what is scored; of those that fit, the first counts."""
+
+TASKS = {one.TASK.name: one.TASK for one in KINDS}
+"""The kinds of tasks that they are of, by name."""
 
 
 def about_kind(kind: str) -> TaskKind:
@@ -69,8 +56,8 @@ def scored_of(
     Raises:
         ValueError: there is no such kind, an array is missing, or they do not fit together.
     """
-    if kind not in TASKS:
-        raise ValueError(f"kind should be one of {', '.join(TASKS)}, got {kind!r}")
+    if kind not in METRICS:
+        raise ValueError(f"kind should be one of {', '.join(METRICS)}, got {kind!r}")
     found = next(one for one in KINDS if one.fits(kind, metric, arrays))
     if lacking := [name for name in found.ARRAYS if name not in arrays]:
         raise ValueError(f"kind {kind!r} and metric {metric!r} need {', '.join(lacking)}")

@@ -40,7 +40,3 @@ class Written(Scored):
         if about(self.metric).is_ratio:
             return scores
         return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
-
-    def outcomes(self, predicted: np.ndarray) -> np.ndarray | None:
-        """See `Scored.outcomes`."""
-        return None if about(self.metric).is_ratio else np.asarray(predicted == self.scored_with)

@@ -128,7 +128,7 @@ def _scored(
     """The arrays of what is scored, see `adapter_probe.kinds`, from the outputs of all items."""
     examples, metric = request.examples, about(request.metric)
     rows, words, windows, labels = examples.rows, examples.words, examples.windows, examples.labels
-    if metric.distance or (metric.is_mean and windows is None):
+    if metric.distance or (metric.is_mean and windows is None):  # whose paragraphs are drawn
         labels = np.ones(len(rows), dtype=np.int64)
     if examples.combine is not None:
         return {"outputs": examples.combine(arrays["logits"]), "scored_with": labels}
