@@ -301,8 +301,9 @@ def added(fresh: Tensor, other: Tensor) -> Tensor:
 
 
 def can_pack_weight(weight: Tensor) -> bool:
-    """Whether a weight is in bfloat16 on a CPU that oneDNN supports."""
-    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
+    """Whether a weight is in bfloat16 on a CPU that oneDNN supports, and none of torchao in fewer bits."""
+    plain = type(weight) in (Tensor, nn.Parameter)
+    if not plain or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
         return False
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from mask_loop import randomise
+from mask_loop import each_span, randomise
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft_cases import IDS, write_adapter, write_base
 from peft_folders import written
 from refusals import names, naming
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
+from scorer import Scorer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaForCausalLM,
+    TorchAoConfig,
+)
 
 import adapter_probe
 from adapter_probe.checkpoints.base import load_without_weights
@@ -135,6 +143,46 @@ def test_what_is_packed_is_counted_as_in_full(name, made):
     pretrained = 100 * found["trained_parameters_without_head"] / found["percent_of_base"]
     assert pretrained == pytest.approx(sum(parameter.numel() for parameter in full.parameters()))
     assert found["quantised"] == "quantised with bitsandbytes"
+
+
+INTO = {"int8": ("Int8WeightOnlyConfig", {}), "int4": ("IntxWeightOnlyConfig", {"weight_dtype": torch.int4})}
+"""Of torchao, by what a processor computes; other 4 bits of it need a GPU's kernels."""
+PAIRS = [{"sentence_good": f"w7 w{n} w3", "sentence_bad": f"w7 w{n + 1} w{n}"} for n in (5, 20, 31)]
+AS_SAVED = [  # the quantisation, the precision of the rest, and the largest error of a sum
+    ("nf4", torch.float32, 1e-4), ("nf4", torch.float16, 0.03), ("fp4", torch.bfloat16, 0.15),
+    ("int8, no outliers", torch.float32, 1e-4), ("int8, no outliers", torch.float16, 0.03),
+    ("torchao int8", torch.float32, 1e-4), ("torchao int8", torch.bfloat16, 0.15),
+    ("torchao int4", torch.float32, 1e-4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "exact"), AS_SAVED)
+def test_every_span_is_that_of_a_loop_with_pefts_switches(name, dtype, exact, made, tmp_path):
+    """Bases as people save and load them: ``dtype="auto"`` of Transformers is the precision of the rest."""
+    if name.startswith("torchao"):
+        quantisation = pytest.importorskip("torchao.quantization")
+        kind, given = INTO[name.removeprefix("torchao ")]
+        quantised = TorchAoConfig(getattr(quantisation, kind)(**given))
+    else:
+        quantised = BitsAndBytesConfig(**SETTINGS[name] | {"bnb_4bit_compute_dtype": dtype})
+    AutoModelForCausalLM.from_pretrained(
+        made / "full", quantization_config=quantised, dtype=dtype
+    ).save_pretrained(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(made / "full", eos_token="[SEP]")
+    tokenizer.save_pretrained(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype="auto")
+    assert base.get_input_embeddings().weight.dtype == dtype
+    model = PeftModel.from_pretrained(base, made / "lora", autocast_adapter_dtype=False).eval()
+    precision = str(dtype).removeprefix("torch.")
+    study = adapter_probe.ablate(
+        made / "lora", base=tmp_path / "base", data=written(tmp_path, PAIRS), precision=precision,
+        out=tmp_path / "out", progress=False,
+    )  # fmt: skip
+    scorer = Scorer(model, tokenizer, 60)
+    expected = [[scorer.sums(row) for row in PAIRS] for _ in each_span(model, study.results.spans)]
+    found = study.results.outputs
+    np.testing.assert_allclose(found, expected, rtol=0, atol=exact)
+    assert np.ptp(expected, axis=0).max() > 5 * exact
 
 
 def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
