@@ -80,7 +80,7 @@ def lay_out_sizes(sizes: pd.DataFrame, tradeoff: pd.DataFrame) -> Table:
 
 
 def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
-    """The longest removable span within each tolerance, by the estimate and by its interval."""
+    """The longest removable span within each tolerance, by the estimate and by a bound for the choice."""
     metric, words, rows = record.summary.metric, Words.of(record), []
     heads = [f"{words.drop} of at most", "criterion", "layers", "number"]
     heads += [

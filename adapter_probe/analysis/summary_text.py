@@ -213,7 +213,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
 
 
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
-    """The longest removable or shortest sufficient spans."""
+    """The longest or shortest spans by the estimate, and those by the bound."""
     metric = summary.metric
     what = wording.best_span_text(summary.study, summary.strength or 0.0, summary.rank or 0)
     rows = [
