@@ -71,23 +71,28 @@ def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
 def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     """The given ablations and those in the given folders, one each: other studies beside it are left out.
 
+    Of several ablations in a folder it is the one whose name all folders have.
+
     Raises:
         ResultsError: as `load`, or a study is not an ablation.
     """
-    found = [one if isinstance(one, Ablation) else load(_with_ablation(one)) for one in given]
+    there = [_ablations_in(one) for one in given]
+    names = [{path.name for path in own} for own in there if own]
+    found: list[Any] = []
+    for one, own in zip(given, there):
+        alike = own if len(own) == 1 else [path for path in own if all(path.name in some for some in names)]
+        found.append(one if isinstance(one, Ablation) else load(alike[0] if len(alike) == 1 else one))
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):
             what = f"a study of type {type(study).__name__}"
             raise ResultsError(f"{one} contains {what}; give an ablation")
-    return found  # type: ignore[return-value]
+    return found
 
 
-def _with_ablation(folder: str | Path) -> str | Path:
-    """The only ablation among several studies in a folder; else the folder."""
-    if not isinstance(folder, (str, Path)):
-        return folder  # which is refused
-    found = [path for path in find_results([folder]) if (path / AblationRecord.known_by).is_file()]
-    return found[0] if len(found) == 1 else folder
+def _ablations_in(folder: Any) -> list[Path]:
+    """The ablations in a folder, which other studies may be beside; none in what is no folder."""
+    there = find_results([folder]) if isinstance(folder, (str, Path)) else []
+    return [path for path in there if (path / AblationRecord.known_by).is_file()]
 
 
 def find_results(folders: Iterable[str | Path]) -> list[Path]:

@@ -187,7 +187,9 @@ def test_the_ablation_among_several_studies_of_a_folder_is_averaged(study, other
         (folder / "ranks").mkdir()
         (folder / "ranks" / "ranks.csv").write_text("")
     pd.testing.assert_frame_equal(ap.average(folders).spans, ap.average([study, other]).spans)
-    shutil.copytree(study.folder, folders[0] / "another")
+    shutil.copytree(other.folder, folders[0] / "another")  # which the other folder does not have
+    pd.testing.assert_frame_equal(ap.average(folders).spans, ap.average([study, other]).spans)
+    shutil.copytree(study.folder, folders[1] / "another")
     with pytest.raises(ap.AdapterProbeError, match=naming("3 studies", "another")):
         ap.average(folders)
 
