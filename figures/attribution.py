@@ -36,7 +36,7 @@ from .ablation_words import (
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import Cells, draw_cells, forms_of, number_layers, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, name_above, new_figure, shape_of
-from .legends import LegendEntry, legend_on_top
+from .legends import LegendEntry, add_legend, leave_room
 from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
 from .style import escape_mathtext
 from .venues import FigureOptions
@@ -110,7 +110,8 @@ def attribution(
     records = [records] if isinstance(records, AblationRecord) else records
     entries = draw_shares([part for record in records for part in record.in_stacks], ax)
     if legend:
-        legend_on_top(ax, entries)
+        leave_room(ax, len(entries))
+        add_legend(ax, entries)
     return ax
 
 

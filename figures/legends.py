@@ -52,32 +52,6 @@ def with_legend(ax: Axes | None, draw: Callable[[Axes], Sequence[LegendEntry]], 
     return ax
 
 
-def legend_on_top(ax: Axes, entries: Sequence[LegendEntry]) -> None:
-    """A legend above everything drawn, for which the axis of values is extended when the axes are drawn.
-
-    Limits that are set afterwards are left as they are.
-    """
-    legend = ax.legend(
-        [handle for handle, _ in entries], [label for _, label in entries], loc="upper left", frameon=False,
-        fontsize=style.tick_size(), borderpad=0.2, borderaxespad=0.2, handlelength=1.4, handletextpad=0.5,
-        labelspacing=0.28,
-    )  # fmt: skip
-    legend.set_in_layout(False)
-    low, high = ax.get_ylim()
-    leave_room(ax, len(entries))
-    own = [ax.get_ylim()]
-
-    def fit(ax: Axes) -> None:
-        _narrow(legend, ax)
-        if ax.get_ylim() == own[0]:
-            share = legend.get_window_extent().height / ax.get_window_extent().height
-            share = min(_MOST_ROOM, share + 0.02) if legend.get_visible() else 0.0
-            ax.set_ylim(low, low + (high - low) / (1 - share))
-            own[0] = ax.get_ylim()
-
-    before_drawing(ax, fit)
-
-
 def _narrow(legend: Legend, ax: Axes) -> None:
     """Shrink a legend's letters until it is no wider than the axes; hide it where they would be too small."""
     texts, size = (*legend.get_texts(), legend.get_title()), style.tick_size()
