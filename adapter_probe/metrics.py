@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -42,7 +42,7 @@ _OF_ROWS = ("multilabel", "tokens")  # kinds with labels [examples, labels]
 
 
 class Metric(NamedTuple):
-    """A metric; everything about it but its formula follows from here.
+    """A metric; everything about it follows from here.
 
     Attributes:
         words: its printed name.
@@ -160,10 +160,13 @@ def _binary_f1(counts: ClassCounts) -> np.ndarray:
     return f1[..., -1]
 
 
-def _loss(words: str, forms: tuple[str, ...], divided_by: str, unit: str, **more: Any) -> Metric:
+def _loss(
+    words: str, forms: tuple[str, ...], divided_by: str, unit: str, of_each: bool = False, distance: str = ""
+) -> Metric:
     return Metric(
-        words, forms=forms, divided_by=divided_by, unit=unit, less_is_better=True, in_percent=False, **more
-    )
+        words, forms=forms, distance=distance, divided_by=divided_by, of_each=of_each, unit=unit,
+        less_is_better=True, in_percent=False,
+    )  # fmt: skip
 
 
 _CLASSES, _RANKED, _PAIRS, _ANSWERS = ("classification",), ("ranking",), ("pairwise",), ("extractive",)

@@ -98,6 +98,7 @@ def cut_texts(
     lengths: np.ndarray,
     most: int,
     words: bool = False,
+    framed: bool = True,
 ) -> tuple[str, ...]:
     """What to say of texts that were cut: only those of the full length can have been.
 
@@ -105,12 +106,15 @@ def cut_texts(
         second: the second texts of pairs.
         lengths: ``[texts]``, numbers of tokens.
         words: whether texts are lists of words.
+        framed: whether the tokenizer adds its special tokens.
     """
     full = np.flatnonzero(lengths >= most)
     if not len(full):
         return ()
     given = [[one[i] for i in full] for one in (texts, second) if one is not None]
-    found = tokenizer(*given, truncation=False, is_split_into_words=words, verbose=False)
+    found = tokenizer(
+        *given, add_special_tokens=framed, truncation=False, is_split_into_words=words, verbose=False
+    )
     n_cut = sum(len(ids) > most for ids in found["input_ids"])
     side = "beginning" if getattr(tokenizer, "truncation_side", "right") == "left" else "end"
     return (cut_note(n_cut, len(texts), most, side),) if n_cut else ()
@@ -163,11 +167,7 @@ def _begin(tokenizer: Any, requests: Requests, start: Start | None) -> str:
 def cut_preferences(tokenizer: Any, requests: Requests, most: int) -> tuple[str, ...]:
     """What to say of the texts of preferences that a reward model does not read to the end."""
     texts = [text for row in requests.rows for text in whole_texts(tokenizer, row)]
-    framed = not requests.templated
-    ids = tokenizer(texts, add_special_tokens=framed, truncation=False, verbose=False)["input_ids"]
-    n_cut = sum(len(one) > most for one in ids)
-    side = "beginning" if getattr(tokenizer, "truncation_side", "right") == "left" else "end"
-    return (cut_note(n_cut, len(texts), most, side),) if n_cut else ()
+    return cut_texts(tokenizer, texts, None, np.full(len(texts), most), most, framed=not requests.templated)
 
 
 def first_row(tokenizer: Any, encoded: Any, items: Sequence[int] = (0,)) -> str:

@@ -237,8 +237,9 @@ def count_tags(
         float32 ``[variants, sentences, 2 classes]``: of each class what was found and what was predicted; NaN
         for a sentence with a logit that is not finite. And int64 ``[sentences, classes]``: what there is.
     """
-    count = _count_entities if metric == "entity_f1" else _count_words
-    n_classes = len(entity_types(names) if metric == "entity_f1" else names)
+    count, n_classes = _count_words, len(names)
+    if metric == "entity_f1":
+        count, n_classes = _count_entities, len(entity_types(names))
     found = np.empty((*predicted.shape[:2], n_classes, 2), dtype=np.float32)
     there = np.empty((len(words.tags), n_classes), dtype=np.int64)
     for item, gold in enumerate(words.tags):

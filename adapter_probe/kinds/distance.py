@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from adapter_probe.formulas import finite_or_nan
-from adapter_probe.metrics import COMPARABLE, COMPARISONS, COUNTED
+from adapter_probe.metrics import COMPARABLE, COMPARISONS
 
 from .embeddings import EMBEDDING
 from .kind import Axes, Scored
 from .labels import CLASSIFICATION
-from .likelihoods import CAUSAL
+from .likelihoods import Likelihoods
 from .task import TaskKind
 
 
@@ -35,20 +35,8 @@ class ClassDistances(Scored):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ChoiceDistances(Scored):
-    """Distributions over the choices.
-
-    Attributes:
-        outputs: summed log-likelihoods, see `adapter_probe.kinds.likelihoods.Likelihoods`.
-        counts: see there.
-    """
-
-    TASK: ClassVar[TaskKind] = CAUSAL
-    ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
-        **Scored.ARRAYS, "counts": (np.int64, ("examples", "outputs", len(COUNTED))),
-    }  # fmt: skip
-
-    counts: np.ndarray
+class ChoiceDistances(Likelihoods):
+    """Distributions over the choices, by their log-likelihoods."""
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:

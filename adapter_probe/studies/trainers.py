@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from adapter_probe.data.request_rows import REFERENCES, Request, are_preferences
 from adapter_probe.errors import DataError, listed, one_line
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.metrics import BY_NAME, default_metric
 
 from .checkpoint_arguments import Called
@@ -108,7 +109,7 @@ def differences_of(trainer: Any, kind: str, n_rows: int) -> list[str]:
     half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
     if half:
         found.append(f"the trainer evaluates in half precision ({', '.join(half)}), and this study does not")
-    if kind == "causal":
+    if about_kind(kind).is_language_model:
         own = {
             "label_smoothing_factor": getattr(args, "label_smoothing_factor", 0),
             "compute_loss_func": getattr(trainer, "compute_loss_func", None),
