@@ -19,8 +19,8 @@ class RankSummary(JudgedSummary):
     """How many directions are needed, ``summary.json``; see `JudgedSummary`.
 
     Attributes:
-        largest: the largest rank of a tuned map, so that as many directions are all.
-        effective: the mean effective rank of the tuned maps, see `effective_rank`.
+        largest: the largest rank of a tuned matrix, so that as many directions are all.
+        effective: the mean effective rank of the tuned matrices, see `effective_rank`.
         within_points: what the needed directions may cost, in points.
         needed: the fewest directions in every map that cost at most this on the examples that they are
             chosen on.
@@ -88,8 +88,8 @@ def spectra_table(values: Sequence[tuple[str, int, str, str, np.ndarray]]) -> pd
     """Singular values as a table.
 
     Args:
-        values: of every tuned map: its stack of layers, its layer in the stack, the site that it belongs to,
-            its name, and the values, descending; of experts ``[experts, rank]``.
+        values: of every tuned matrix: its stack of layers, its layer in the stack, the site that it belongs
+            to, its name, and the values, descending; of experts ``[experts, rank]``.
 
     Returns:
         Columns `stack` (of several), `layer`, `site`, `module`, `expert` (0 of a map alone), `direction`

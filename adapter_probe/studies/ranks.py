@@ -72,7 +72,7 @@ class Ranks(DegreeStudy):
     def table(self) -> pd.DataFrame:
         """One row per rank and span, ``ranks.csv``.
 
-        `rank`, how many directions every tuned map keeps; of several stacks of layers `stack`, of a map of
+        `rank`, how many directions every tuned matrix keeps; of several stacks of layers `stack`, of a map of
         modules `module`; `first`, `last`, `n_layers`, the span whose adapters are truncated; `whole`, whether
         it is of all that the study truncates, of all stacks together; `score` (a fraction, in the metric's
         own units); `delta_points`, score minus that with all directions, in points, so that a loss is
@@ -83,7 +83,7 @@ class Ranks(DegreeStudy):
 
     @property
     def spectra(self) -> pd.DataFrame:
-        """The singular values of every tuned map, ``spectra.csv``.
+        """The singular values of every tuned weight matrix, ``spectra.csv``.
 
         `stack` of several stacks, `layer`, `site` (what the study truncates as one), `module`, `expert` (0 of
         a map alone), `direction` (from 1), `value`.
@@ -92,7 +92,7 @@ class Ranks(DegreeStudy):
 
     @property
     def effective_ranks(self) -> pd.DataFrame:
-        """The effective rank of every tuned map, by `layer` and `module`; of experts, the mean."""
+        """The effective rank of every tuned weight matrix, by `layer` and `module`; of experts, the mean."""
         from adapter_probe.analysis.ranks import effective_rank
 
         groups = self.spectra.groupby(["layer", "module", "expert"], sort=False)["value"]
@@ -121,7 +121,7 @@ class Ranks(DegreeStudy):
             n: f"{own}, {100 * share:.0f}% of the energy" for (n, own), share in zip(scores.items(), shares)
         }
         return {
-            "effective rank": f"{said.effective:.1f} of {said.largest}, the mean of the tuned maps",
+            "effective rank": f"{said.effective:.1f} of {said.largest}, the mean of the tuned matrices",
             **kept,
         }
 
