@@ -160,8 +160,9 @@ class LanguageObjective(Objective):
 
     def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         self._rows: Any = validation.rows
-        self._requests: Any = validation.encoded
-        texts, self._example, self._number = texts_of(self._requests)
+        requests: Any = validation.encoded
+        self._requests = requests
+        texts, self._example, self._number = texts_of(requests)
         super().__init__(task, train, replace(validation, encoded=texts))
 
     def weight(self, indices: np.ndarray) -> float:

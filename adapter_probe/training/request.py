@@ -157,7 +157,8 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         ),
     }
     for examples in splits.values():
-        refuse_unknown_tokens(examples.encoded, base.identity)
+        encoded: Any = examples.encoded
+        refuse_unknown_tokens(encoded, base.identity)
     fingerprints = {
         "base": {"weights_sha256": base.identity.weights_sha256, "config": base.identity.config},
         "tokenizer": tokenizer_parts(tokenizer),
