@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -269,12 +268,14 @@ def draw_sizes(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None)
         label = "Houlsby et al. 2019, 8 GLUE tasks"
         ax.plot(published["size"], 100 * published["mean_score"], zorder=3, label=label, **props)
     if len(tasks) > 1:  # one task is the mean
+        import seaborn  # here, since it loads SciPy's statistics, which takes a second
+
         lines = frame.melt("size", tasks, "task", "score").dropna()
         lines = lines.assign(size=lines["size"].astype(float), score=100 * lines["score"].astype(float))
         lines["task"] = lines["task"].map(names)
-        sns.lineplot(
+        seaborn.lineplot(
             lines, x="size", y="score", hue="task", style="task", estimator=None, zorder=2, ax=ax,
-            palette=sns.color_palette("colorblind", len(tasks)), linewidth=0.9 * style.scale_factor(),
+            palette=seaborn.color_palette("colorblind", len(tasks)), linewidth=0.9 * style.scale_factor(),
         )  # fmt: skip
         ax.get_legend().remove()
     sizes = np.unique(np.concatenate([x, [] if published is None else published["size"].astype(float)]))
