@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -80,8 +81,10 @@ def attend(
 def _evaluate(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Attention of ``[rows, heads, tokens, head width]`` without gradients, with a bias or none."""
     (rows, heads), length = key.shape[:2], key.shape[2]
-    if length <= _SHORTEST or (length <= _SHORT and rows * heads >= _ENOUGH):
-        weights = _weights(query, key, bias, slice(None), scale)
+    # A product over an odd number of keys hands NaN of one query on to others, so that the last layer could
+    # not leave queries out. With a bias, as for padded texts, PyTorch's attention is taken.
+    if bias is None and (length <= _SHORTEST or (length <= _SHORT and rows * heads >= _ENOUGH)):
+        weights = _weights(query, key, None, slice(None), scale)
         return torch.bmm(weights, _stacked(value)).unflatten(0, query.shape[:2])
     if 0 < (added := -length % _MULTIPLE) <= _MOST_ADDED:  # keys that nothing attends to
         key, value = (F.pad(states, (0, 0, 0, added)) for states in (key, value))
@@ -249,14 +252,18 @@ class PackedMap:
 
     Args:
         linear: the map.
-        activation: what follows it, of those that `activated_in_place` knows; None for nothing.
     """
 
-    def __init__(self, linear: nn.Linear, activation: nn.Module | None = None):
+    def __init__(self, linear: nn.Linear):
         self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self._bias = linear.bias
-        none = ("none", "")
-        self._kind, self._formula = none if activation is None else _IN_PRODUCT[_IN_PLACE[type(activation)]]
+        self._kind, self._formula = "none", ""
+
+    def followed_by(self, activation: nn.Module) -> PackedMap:
+        """The same weights with an activation after them, of those that `activated_in_place` knows."""
+        other = copy(self)
+        other._kind, other._formula = _IN_PRODUCT[_IN_PLACE[type(activation)]]
+        return other
 
     def __deepcopy__(self, memo: object) -> PackedMap:
         return self

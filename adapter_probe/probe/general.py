@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from adapter_probe.models.functional import (
 from adapter_probe.replay.recording import device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
+from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _PASSES_BETWEEN_RETURNS = 64
 _TOKENS_AT_ONCE = 4096  # of a model without variants
+# Of pairs in one batch: a pass with few rows takes about as long as one with this many more.
+_MOST_PADDING = 128
 _SHARE_OF_FREE = 0.5  # of the free memory, for finished weights
 
 
@@ -128,7 +130,8 @@ class GeneralRunner:
         encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
         assert isinstance(encoded, Encoded), "only classes have pairs"
         out = np.empty((len(items), self._replay.model.config.num_labels), np.float32)
-        for group in alike(encoded.lengths, np.unique(items), tokens_per_pass):
+        grouped = nearby if self._replay.pads else alike
+        for group in grouped(encoded.lengths, items, tokens_per_pass):
             places = np.flatnonzero(np.isin(items, group))
             inputs = inputs_of(self._replay.model, encoded, group, self._device)
             with self._faster():
@@ -222,8 +225,11 @@ def general_runners(
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
     else:
+        layers = in_copy(request.model.layers, request.model.module, module)
+        pack(layer.module for layer in layers)  # before it is described, by a dozen forwards
         replay, layout = _prepared(request, module, known)
-        pack(replay)
+        activate_in_maps(replay)
+        replay.attend = attend
         first = GeneralRunner(request, replay, layout)
     yield first
     if shares:  # else the lanes use one in turn
@@ -255,7 +261,10 @@ def _prepared(
     instead = None if module is request.model.module else activated_in_place
     if known is not None:
         with suppress(ModelError):
-            return known._replay.in_precision(module, inputs, read, instead), layout
+            replay = known._replay.in_precision(module, inputs, read, instead)
+            if known._replay.pads:
+                replay.find_padding(*_unequal(module, encoded, device))
+            return replay, layout
     with encoding:
         replay = Replay(
             module,
@@ -272,7 +281,18 @@ def _prepared(
             for group in alike(encoded.lengths, few_lengths(encoded))
         ]
         replay.find_packing(groups, read)
+        if replay.packs and request.settings.precision == "mixed" and "attention_mask" in inputs:
+            replay.find_padding(*_unequal(module, encoded, device))
     return replay, layout
+
+
+def _unequal(
+    module: nn.Module, encoded: Encoded, device: torch.device
+) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+    """A shortest and a longest text, each alone, and both with padding; see `Replay.find_padding`."""
+    items = np.array([np.argmin(encoded.lengths), np.argmax(encoded.lengths)])
+    alone = [inputs_of(module, encoded, items[[place]], device) for place in range(2)]
+    return alone, inputs_of(module, encoded, items, device)
 
 
 def _may_share(request: AblationRequest, module: nn.Module) -> bool:
@@ -314,23 +334,26 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
     return lambda: torch.cat([read(module, lambda x=x: module(**x), 1).flatten() for x in batches])
 
 
-def pack(replay: Replay) -> None:
-    """Pack the layers' linear maps in bfloat16 for the processor's matrix unit, with their activations."""
-    followed = {linear: activation for activation, linear in replay.fed_by.items()}
-    for layer in dict.fromkeys(layer.module for layer in replay.layers):
-        for module in layer.modules():
-            activation = followed.get(module)
-            if isinstance(module, TwoWeights) and can_pack_weight(module.off):
-                module.pack(partial(PackedMap, activation=activation))
-            elif (
-                type(module) is nn.Linear and "forward" not in vars(module) and can_pack_weight(module.weight)
-            ):
-                module.forward = PackedMap(module, activation)  # type: ignore[method-assign]
-            else:
+def pack(layers: Iterable[nn.Module]) -> None:
+    """Pack the layers' linear maps in bfloat16 for the processor's matrix unit."""
+    for module in dict.fromkeys(module for layer in layers for module in layer.modules()):
+        if isinstance(module, TwoWeights) and can_pack_weight(module.off):
+            module.pack(PackedMap)
+        elif type(module) is nn.Linear and "forward" not in vars(module) and can_pack_weight(module.weight):
+            module.forward = PackedMap(module)  # type: ignore[method-assign]
+
+
+def activate_in_maps(replay: Replay) -> None:
+    """Let packed maps apply the activations that alone read their results."""
+    for activation, linear in replay.fed_by.items():
+        if isinstance(linear, TwoWeights):
+            if not linear.change_packed(lambda packed, then=activation: packed.followed_by(then)):
                 continue
-            replay.attend = attend
-            if activation is not None:
-                activation.forward = unchanged  # type: ignore[method-assign]
+        elif isinstance(packed := vars(linear).get("forward"), PackedMap):
+            linear.forward = packed.followed_by(activation)  # type: ignore[method-assign]
+        else:
+            continue
+        activation.forward = unchanged  # type: ignore[method-assign]
 
 
 def reader(
@@ -353,8 +376,26 @@ def _ends(model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
     return split(torch.stack([out["start_logits"], out["end_logits"]], dim=-1), 0, copies)
 
 
+def nearby(lengths: np.ndarray, items: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """Different items in groups of nearby lengths, of at most so many tokens, padded to one length."""
+    own, counts = np.unique(items, return_counts=True)
+    group: list[int] = []
+    added = 0
+    for place in np.argsort(-lengths[own], kind="stable"):
+        longest = int(lengths[own[group[0] if group else place]])
+        padding = int(counts[place] * (longest - lengths[own[place]]))
+        if group and (added + padding > _MOST_PADDING or (len(group) + 1) * longest > most):
+            yield np.sort(own[group])
+            group, added, padding = [], 0, 0
+        group.append(place)
+        added += padding
+    if group:
+        yield np.sort(own[group])
+
+
 def alike(lengths: np.ndarray, items: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
-    """The items in groups of one length, of at most so many tokens."""
+    """Different items in groups of one length, of at most so many tokens."""
+    items = items if most is None else np.unique(items)
     for length in np.unique(lengths[items]):
         group = items[lengths[items] == length]
         pieces = 1 if most is None else -(-len(group) * int(length) // max(most, int(length)))

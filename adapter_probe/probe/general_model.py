@@ -249,19 +249,26 @@ def few_lengths(encoded: Encoded) -> np.ndarray:
 def inputs_of(
     model: nn.Module, encoded: Encoded | EncodedBatches, items: np.ndarray, device: torch.device
 ) -> dict[str, Tensor]:
-    """The arguments of the model's forward for items of one length."""
+    """The arguments of the model's forward for items of one length; texts of several get padding."""
     if isinstance(encoded, EncodedBatches):
         return encoded.inputs(
             items, device, next(p.dtype for p in model.parameters() if p.is_floating_point())
         )
-    ids = np.stack([encoded.input_ids[item] for item in items])
+    texts = [encoded.input_ids[item] for item in items]
+    padding = (getattr(config, "pad_token_id", None) for config in configs_of_text(model))
     takes = inspect.signature(base_of(model).forward).parameters
-    arrays = {"input_ids": ids}
+    arrays = {"input_ids": _stacked(texts, max(0, next(padding, None) or 0))}
     if "attention_mask" in takes:
-        arrays["attention_mask"] = np.ones_like(ids)
+        arrays["attention_mask"] = _stacked([np.ones_like(text) for text in texts], 0)
     if encoded.token_type_ids is not None and "token_type_ids" in takes:
-        arrays["token_type_ids"] = np.stack([encoded.token_type_ids[item] for item in items])
+        arrays["token_type_ids"] = _stacked([encoded.token_type_ids[item] for item in items], 0)
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def _stacked(texts: Sequence[np.ndarray], padding: int) -> np.ndarray:
+    """Numbers of several texts, ``[texts, longest]``."""
+    longest = max(map(len, texts))
+    return np.stack([np.pad(text, (0, longest - len(text)), constant_values=padding) for text in texts])
 
 
 def added_parameters(module: nn.Module) -> int:

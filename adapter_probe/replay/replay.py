@@ -25,7 +25,7 @@ from adapter_probe.units import Unit
 from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
 from .folding import Folds
-from .last import Where, only_positions, spared_positions
+from .last import Where, first_position, only_positions, spared_positions
 from .layer_plans import fed_by_maps, find_plan, form_of, keep_exact, whole_of
 from .packing import Pack, last_folds, pack, refuse_mixing
 from .recording import Call, Inputs, Runner, refuse_unknown
@@ -72,6 +72,7 @@ class Replay:
         fed_by: linear maps whose result only one of the modules that got another forward reads.
         attend: PyTorch's attention, or what is faster, for texts of several lengths.
         packs: whether texts of several lengths may share a row, as far as `find_packing` found out.
+        pads: whether texts may be padded, as far as `find_padding` found out.
 
     Raises:
         ModelError: the model cannot be run in this way, or not exactly.
@@ -97,7 +98,7 @@ class Replay:
         self._axes: dict[Any, list[list[int | None]]] = {}
         self._seen: set[tuple[int, ...]] = set()
         self._batches = 0
-        self.packs, self._folds = False, None
+        self.packs, self.pads, self._folds = False, False, None
         # The names of layers, and of the modules in them that got other forwards.
         self._faster: list[tuple[str, str]] = []
         self.fed_by: dict[nn.Module, nn.Module] = {}
@@ -219,7 +220,7 @@ class Replay:
             ModelError: in that precision something else holds.
         """
         other = self._on(model)
-        other._seen, other.packs, other._folds, other.fed_by = set(), False, None, {}
+        other._seen, other.packs, other.pads, other._folds, other.fed_by = set(), False, False, None, {}
         for layer, name in self._faster:
             module = model.get_submodule(layer).get_submodule(name)
             forward = None if instead is None else instead(module)
@@ -327,6 +328,21 @@ class Replay:
             self._compare(read, ours[-1][1], self.own(inputs[-1], masks[1], read))
             self.packs = True
 
+    def find_padding(self, alone: Sequence[Inputs], padded: Inputs) -> None:
+        """Find out whether a mask hides the padding after texts, by the model's own forwards.
+
+        Args:
+            alone: keyword arguments of the model's forward for texts of several lengths, each alone.
+            padded: those for all of them in one batch, in the same order.
+        """
+        every = np.ones(len(self.has_adapter), dtype=bool)
+        self.pads = False
+        if self.read_position is first_position:
+            with suppress(ModelError):
+                own = torch.cat([self.own(inputs, every) for inputs in alone])
+                self._compare(logits, self.own(padded, every), own)
+                self.pads = True
+
     @property
     def folds(self) -> Folds | None:
         """Keys and values of the last layer that are folded, see `folding`."""
@@ -364,7 +380,8 @@ class Replay:
 
         def found() -> Tensor:
             with self.kept(), refused():
-                due = self._is_due(inputs[-1])  # of one length, which is compared
+                # One length is compared; all of them were where this is tried.
+                due = self._is_due(inputs[-1]) and self.packs
                 each = [self._recorded(own, read, due and own is inputs[-1]) for own in inputs]
                 calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
                 recorded, own_pack = pack(inputs, calls, axes, self._structure)
@@ -426,19 +443,22 @@ class Replay:
             rows, each_pass: see `outputs`.
 
         Raises:
-            ModelError: the intact model's output differs from its own forward's.
+            ModelError: the output of the first pair differs from that of the model's own forward.
         """
-        own, masks = np.unique(examples), masks | ~self.has_adapter
+        masks, due = masks | ~self.has_adapter, self._is_due(inputs)
         n = next(len(x) for x in inputs.values() if isinstance(x, Tensor))
 
         def found() -> Tensor:
             with self.kept(), refused():
-                recorded, intact = self._recorded(inputs, logits)
+                recorded, _ = self._recorded(inputs, logits, False)
                 walk = Walk(self, self._runner, self._structure, inputs, recorded, logits, rows, each_pass, n)
                 values = walk.outputs_of_pairs(examples, masks)
-                if intact is not None:
-                    on = walk.outputs_of_pairs(own, np.ones((len(own), masks.shape[1]), dtype=bool))
-                    self._compare(logits, on[:, 0], intact[torch.from_numpy(own).to(intact.device)])
+            if due:
+                one = {
+                    k: x[examples[0] : examples[0] + 1] if isinstance(x, Tensor) else x
+                    for k, x in inputs.items()
+                }
+                self._compare(logits, values[0], self.own(one, masks[0]))
             return values
 
         return self._complete(found)

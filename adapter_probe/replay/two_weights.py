@@ -58,6 +58,11 @@ class TwoWeights(nn.Module):
         self._in_use = _ON
         self._packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
+    def change_packed(self, change: Callable[[Any], Any]) -> bool:
+        """Change the functions of `pack`; whether there are any."""
+        self._packed = {name: change(packed) for name, packed in self._packed.items()}
+        return bool(self._packed)
+
     def pack(self, packed: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> None:
         """Apply the weights by functions of the whole map; the added weights themselves are freed."""
         for name in (_ON, _OFF, _SCALED):

@@ -190,6 +190,18 @@ def test_a_query_without_keys_gets_no_nan():
     assert all(own.isfinite().all() for own in found)
 
 
+@pytest.mark.parametrize("length", [10, 17, 25, 40])
+def test_nan_in_one_query_of_padded_texts_reaches_no_other(length: int):
+    """The last layer leaves out the queries that are not read."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 8, 12, length, 64).bfloat16()
+    query[:, :, 1:] = torch.nan
+    bias = torch.ones(8, 1, length, length, dtype=torch.bool)
+    bias[::2, :, :, -3:] = False
+    with torch.no_grad():
+        assert attend(query, key, value, bias)[:, :, 0].isfinite().all()
+
+
 def test_what_is_not_faster_is_pytorchs_to_the_bit():
     rows = drawn((2, 2, 2), (7, 7))
     expected = attended(rows, torch.float32)

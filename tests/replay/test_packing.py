@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from transformers import (
     BertConfig,
@@ -127,7 +128,7 @@ def test_a_head_that_reads_another_position_than_in_the_example():
 def test_few_programs_are_made_for_texts_of_many_lengths(capfd):
     """In bfloat16, oneDNN makes one for every number of rows of every map."""
     replay = prepared(tuned(bert, ["attention.output.dense"], torch.bfloat16))
-    pack(replay)
+    pack(layer.module for layer in replay.layers)
     masks = np.random.default_rng(0).random((12, len(replay.has_adapter))) < 0.5
     rng = np.random.default_rng(1)
     batches = [
@@ -142,3 +143,31 @@ def test_few_programs_are_made_for_texts_of_many_lengths(capfd):
     shapes = {line.split(",")[-2] for line in made if ",inner_product," in line}
     assert made
     assert len(shapes) < 80  # of 12 numbers of tokens, 3 times as many without rows of zeros
+
+
+@pytest.mark.parametrize("family", [bert, llama])
+def test_pairs_of_padded_texts(family):
+    """Each pair's logits are those of its text alone; a head that reads the last position reads padding."""
+    replay = prepared(tuned(family, ["query"] if family is bert else ["q_proj"], torch.float64))
+    alone = [{name: x[:1] for name, x in own.items()} for own in texts()]
+    longest = max(own["input_ids"].shape[1] for own in alone)
+    padded = {
+        name: torch.cat([F.pad(own[name], (0, longest - own[name].shape[1])) for own in alone])
+        for name in alone[0]
+    }
+    replay.find_padding(alone, padded)
+    assert replay.pads == (family is bert)
+    if replay.pads:
+        rng = np.random.default_rng(0)
+        items, masks = rng.integers(len(alone), size=9), rng.random((9, len(replay.has_adapter))) < 0.5
+        found = replay.outputs_of_pairs(padded, items, masks)
+        for values, item, mask in zip(found, items, masks, strict=True):
+            assert torch.allclose(values, replay.own(alone[item], mask), rtol=0, atol=1e-10)
+
+
+def test_a_mask_that_the_model_does_not_take_hides_no_padding():
+    replay = prepared(tuned(bert, ["query"], torch.float64))
+    alone = [{"input_ids": own["input_ids"][:1]} for own in texts()[:2]]
+    ids = [F.pad(own["input_ids"], (0, 7 - own["input_ids"].shape[1])) for own in alone]
+    replay.find_padding(alone, {"input_ids": torch.cat(ids)})
+    assert not replay.pads
