@@ -135,7 +135,9 @@ def changes_of(
         end = tokenizer.eos_token if not requests.templated else None
         said.append(f"each answer ended by {end}" if end else "no end token is added")
     elif requests.generation is not None:
-        said.append(f"at most {requests.generation.max_new_tokens:,} tokens are written")
+        how = requests.generation
+        drawn = f"drawn at temperature {how.temperature:g}" if how.temperature else "the likeliest each time"
+        said.append(f"at most {how.max_new_tokens:,} tokens are written, {drawn}")
     elif start is None and not requests.templated:
         said.append("no end token is scored")
     golds = [row.gold for row in requests.rows] if requests.are_choices else []

@@ -39,7 +39,7 @@ from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, about, check_metric, generated_metric, metric_label
 from adapter_probe.python_words import in_callers_words
-from adapter_probe.replay.decoding import Decoding, configuration
+from adapter_probe.replay.decoding import Decoding, configuration, not_followed
 from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.sharing import can_share
@@ -122,6 +122,10 @@ class AblationRequest:
                 )
         if isinstance(self.encoded, EncodedBatches):
             return found
+        if self.generation is not None and (left := not_followed(base_of(opened.model))):
+            found.append(
+                f"settings of the model's generation_config that are not followed: {', '.join(left)}"
+            )
         if rows.are_preferences and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
             found.append(
                 f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "

@@ -38,6 +38,14 @@ _OF_ALL_TOKENS = {
     "min_length": 0, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
 }  # fmt: skip
+# Those of other ways to choose tokens, and of drawing them, likewise.
+_OF_SEARCH = {
+    "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "penalty_alpha": None, "max_time": None,
+}  # fmt: skip
+_OF_DRAWING = {
+    "do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": None, "min_p": None, "typical_p": 1.0,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None,
+}  # fmt: skip
 NO_TOKEN, NOT_FINITE = -1, -2
 """In place of a token after the end of a text, and of all tokens of one with a logit that is NaN."""
 
@@ -75,7 +83,7 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
         "typical_p": None,
         "epsilon_cutoff": None, "eta_cutoff": None, "penalty_alpha": None, "use_cache": True,
         "length_penalty": None, "early_stopping": None, "num_beam_groups": None, "diversity_penalty": None,
-        "prompt_lookup_num_tokens": None,
+        "prompt_lookup_num_tokens": None, "max_time": None,
         "cache_implementation": None, "return_dict_in_generate": logits, "output_logits": logits,
         "output_scores": False, "output_attentions": False, "output_hidden_states": False,
     }  # fmt: skip
@@ -86,6 +94,14 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
         last = own.eos_token_id
         own.pad_token_id = last[0] if isinstance(last, list) else last or 0
     return own
+
+
+def not_followed(model: Any) -> list[str]:
+    """The model's own settings of `generate` that would write other texts and are left out, such as beams."""
+    config = getattr(model, "generation_config", None)  # which a model of one's own may lack
+    own = {} if config is None else vars(config)
+    neutral = {**_OF_SEARCH, **(_OF_DRAWING if own.get("do_sample") else {})}
+    return [f"{name}={own[name]}" for name, value in neutral.items() if own.get(name) not in (None, value)]
 
 
 def counts_padding(model: Any) -> bool:

@@ -255,3 +255,65 @@ def test_pruning_within_a_tolerance_writes_as_the_ablation_did(checkpoint, tmp_p
     )
     pruned = adapter_probe.prune(checkpoint, within=100, ablation=study, out=tmp_path / "smaller", **asked)
     assert (pruned.metric, pruned.n_examples) == ("contains", len(PROMPTS) - pruned.n_examples_chosen_on)
+
+
+# Settings of generation_config.json: how the texts are those of `generate` under them, or what is said.
+OBEYED, FREE = "as generate writes with it", "without effect"
+SETTINGS: dict[str, tuple[dict[str, object], str]] = {
+    "guidance_scale": ({"guidance_scale": 1.5}, OBEYED),
+    "min_new_tokens": ({"min_new_tokens": 6, "eos_token_id": [*range(128)]}, OBEYED),
+    "sequence_bias": ({"sequence_bias": [[[5], 9.0]]}, OBEYED),
+    "suppress_tokens": ({"suppress_tokens": [*range(20, 60)]}, OBEYED),
+    "begin_suppress_tokens": ({"begin_suppress_tokens": [*range(20, 90)]}, OBEYED),
+    "forced_eos_token_id": ({"forced_eos_token_id": 5}, OBEYED),
+    "bad_words_ids": ({"bad_words_ids": [[5], [6]]}, OBEYED),
+    "exponential_decay_length_penalty": ({"exponential_decay_length_penalty": [2, 5.0]}, OBEYED),
+    "encoder_repetition_penalty": ({"encoder_repetition_penalty": 3.0}, OBEYED),
+    "do_sample": (
+        {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
+        "do_sample=True, temperature=0.6, top_p=0.9",
+    ),
+    "top_p without drawing": ({"top_p": 0.9}, FREE),
+    "beams": (
+        {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 2.0},
+        "num_beams=3, num_return_sequences=2",
+    ),
+    "penalty_alpha": ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha=0.6"),
+    "max_time": ({"max_time": 100.0}, "max_time=100.0"),
+    "max_length": ({"max_length": 3}, FREE),
+    "prefill_chunk_size": ({"prefill_chunk_size": 2}, FREE),
+    "renormalize_logits": ({"renormalize_logits": True}, FREE),
+    "static cache": ({"cache_implementation": "static"}, FREE),
+    "num_assistant_tokens": ({"num_assistant_tokens": 3}, FREE),
+    "dola_layers": ({"dola_layers": "low"}, "does not run through its own generate"),
+    "force_words_ids": ({"force_words_ids": [[5]]}, "does not run through its own generate"),
+    "token_healing": ({"token_healing": True}, "does not run through its own generate"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SETTINGS)
+def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, tmp_path):
+    own, verdict = SETTINGS[case]
+    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
+    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
+    free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    asked = {
+        "base": folder / "base", "generate": True, "max_new_tokens": NEW, "spans": "whole",
+        "data": written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS]),
+        "progress": False,
+    }  # fmt: skip
+    if "own generate" in verdict:
+        with pytest.raises(AdapterProbeError, match=verdict):
+            adapter_probe.ablate(folder / checkpoint.name, **asked)
+        return
+    study = adapter_probe.ablate(folder / checkpoint.name, **asked)
+    texts = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
+    if verdict == OBEYED:
+        assert texts == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+        assert texts != free
+    else:
+        assert texts == free
+    said = [line for line in study.question if "not followed" in line]
+    assert [line.endswith(f": {verdict}") for line in said] == [True] * (verdict not in (OBEYED, FREE))
