@@ -32,7 +32,11 @@ STUDIES = Path(__file__).resolve().parent / "studies"
 _LONG = "-of-customer-messages-to-an-airline-2015-to-2019"
 _TOLD = {  # of the documentation's sweeps: the base, and numbers of examples to train and to validate on
     "tradeoff": ("all-MiniLM-L6-v2", (1_600, 400), {"corporate_messaging": (1_600, 311)}),
-    "methods": ("gte-small", (4_000, 1_464), {"cola": (8_551, 1_043)}),
+    "methods": (
+        "gte-small",
+        (4_000, 1_464),
+        {"cola": (8_551, 1_043), "mrpc": (4_076, 1_725), "sst2": (4_000, 872), "stsb": (4_000, 1_500)},
+    ),
     "init-sweep": ("gte-small", (1_600, 400), {"corporate_messaging": (1_600, 311)}),
     "init-sweep/lora": ("gte-small", (4_000, 1_464), {"sst2": (4_000, 872)}),
 }
