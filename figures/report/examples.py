@@ -179,12 +179,12 @@ def _predicted(
         for i in kept:
             ends = results.scored.answers[:, i].tolist()
             told.append([contexts[i][start:end] if start >= 0 else "" for start, end in ends])
-        return *_distinct(told), [(texts.truths or texts.texts)[i] for i in kept]
+        return *_distinct(told, len(results.masks)), [(texts.truths or texts.texts)[i] for i in kept]
     if parts := results.scored.parts():
         return _several(*parts, results.label_names, texts, kept)
     if texts.written is not None:
         told = [[own[i] for own in texts.written] for i in kept]
-        return *_distinct(told), [(texts.truths or ())[i] for i in kept]
+        return *_distinct(told, len(results.masks)), [(texts.truths or ())[i] for i in kept]
     said = results.predictions[:, kept]
     if names := results.scored.options():
         return said, list(names), [names[i] for i in results.scored_with[kept]]
@@ -192,11 +192,11 @@ def _predicted(
     return said, [list(choices[i]) for i in kept], [choices[i][results.scored_with[i]] for i in kept]
 
 
-def _distinct(found: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[list[str]]]:
+def _distinct(found: Sequence[Sequence[str]], n_variants: int) -> tuple[np.ndarray, list[list[str]]]:
     """Texts ``[kept][variants]`` as places ``[variants, kept]`` in the options of each example."""
     options = [list(dict.fromkeys(own)) for own in found]
     said = [[known.index(text) for text in own] for known, own in zip(options, found)]
-    return np.array(said, dtype=np.int64).reshape(len(found), -1).T, options
+    return np.array(said, dtype=np.int64).reshape(len(found), n_variants).T, options
 
 
 def _several(

@@ -22,6 +22,7 @@ from adapter_probe.figures.report.examples import (
     examples_content,
     flip_counts,
 )
+from adapter_probe.kinds.table import scored_of
 from adapter_probe.results.ablation_files import load_ablation, read_spans
 
 TEXTS = ExampleTexts(tuple(f"text {i}" for i in range(80)), tuple(f"second {i}" for i in range(80)))
@@ -119,6 +120,16 @@ def test_more_classes_than_digits(results_of):
     found = examples_content(results, span_scores(results), TEXTS)
     kept = [n - 1 for n in found["numbers"]]
     assert found["rows"][0]["said"] == results.outputs.argmax(-1)[variants(results)[0], kept].tolist()
+
+
+def test_written_texts_whose_outcome_never_changes_are_not_listed(results_of):
+    results = results_of()
+    variants = len(results.masks)
+    own = {"outputs": np.zeros((variants, 80, 1), np.float32), "scored_with": np.zeros(80, np.int64)}
+    results = replace(results, scored=scored_of("causal", "text_match", (), own))
+    texts = replace(TEXTS, written=(("a",) * 80,) * variants, truths=("b",) * 80)
+    found = examples_content(results, span_scores(results), texts)
+    assert (found["numbers"], found["texts"], found["truth"]) == ([], [], [])
 
 
 def test_texts_of_other_examples_are_refused(results_of):
