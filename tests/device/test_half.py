@@ -68,21 +68,26 @@ def test_a_model_in_memory_in_float16_is_ablated_as_it_is_and_left_so(devices):
 
 
 @pytest.mark.parametrize("settings", [{"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}], ids=["nf4"])
-def test_a_base_in_few_bits_is_spread_over_two_devices(settings, checkpoint, devices, tmp_path, monkeypatch):
+def test_a_base_in_few_bits_is_spread_over_two_devices(settings, devices, tmp_path, monkeypatch):
     pytest.importorskip("bitsandbytes")
     from adapter_probe.checkpoints import base as reading
+    from adapter_probe.checkpoints.spreading import stored_bytes
 
-    folder, data = checkpoint
+    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "head_dim": 16}  # packed by 32 rows
+    folder = saved(tmp_path, "llama", sizes, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
+    data = written(tmp_path, ROWS)
     config = BitsAndBytesConfig(**settings)
     quantised = AutoModelForCausalLM.from_pretrained(
         folder.parent / "base", quantization_config=config, device_map="cpu"
     )
-    quantised.save_pretrained(tmp_path / "base")
+    quantised.save_pretrained(tmp_path / "few")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "base" / name).write_bytes((folder.parent / "base" / name).read_bytes())
-    given = {"data": data, "base": tmp_path / "base", "progress": False}
+        (tmp_path / "few" / name).write_bytes((tmp_path / "base" / name).read_bytes())
+    given = {"data": data, "base": tmp_path / "few", "progress": False}
     expected = ap.ablate(folder, out=tmp_path / "one", device="cpu", **given).results.outputs
-    room = {"pretend:0": 60_000, "pretend:1": 60_000}
+    full = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    ends = stored_bytes(full) - stored_bytes(full.model.layers)
+    room = {"pretend:0": ends + stored_bytes(full.model.layers[0]) // 4, "pretend:1": ends}
     monkeypatch.setattr(reading, "free_places", lambda device: room)
     with devices(2) as machine:
         found = ap.ablate(folder, out=tmp_path / "two", device_map="auto", **given).results.outputs
