@@ -132,7 +132,8 @@ def _example(rows: Rows, kind: str | None) -> str:
     values = first_values(rows)
     if hint := how_to_read(values, _LAYOUTS.get(kind, LABELLED)):
         return hint
-    text = next((name for name, value in values.items() if is_text(value)), "COLUMN")
+    texts = (n for n, value in values.items() if is_text(value) and not n.lower().endswith("id"))
+    text = next(texts, "COLUMN")
     text = text if text.lower() in _TEXTS else f"text={text}"
     others = ", or of preferences prompt=A,chosen=B,rejected=C" if kind == "regression" else ""
     return f"; name them with --columns {text},label=COLUMN (text=1,label=0 of a file without header){others}"

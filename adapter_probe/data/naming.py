@@ -71,7 +71,7 @@ _ANSWER = _part(
     "reference gold generation label"
 )
 _TEXT = _part(
-    "text sentence review comment tweet content body message utterance headline question query prompt input"
+    "text sentence review comment tweet content body message utterance headline question prompt input utt"
 )
 _CHOICES = _part("choices options endings candidates alternatives", _are_texts)
 _GOLD = _part("answer label gold target correct", _is_number, anywhere=True)
@@ -107,7 +107,13 @@ ANSWERED: tuple[Layout, ...] = (
     {"prompt": _PROMPT, "answer": _RIGHT},
     {"prompt": _PROMPT, "answers": _RIGHT},
 )
-LABELLED: tuple[Layout, ...] = ({"text": _TEXT, "label": _LABEL},)
+LABELLED: tuple[Layout, ...] = (
+    {
+        "text_a": _part("claim premise query"), "text_b": _part("evidence hypothesis document"),
+        "label": _LABEL,
+    },
+    {"text": _TEXT, "label": _LABEL},
+)  # fmt: skip
 COMPARED: tuple[Layout, ...] = (
     {"anchor": _QUERY, "positive": _SIMILAR, "negative": _NEGATIVE},
     {"query": _QUERY, "positive": _SIMILAR, "negative": _NEGATIVE},
@@ -142,9 +148,10 @@ def right_columns(record: Mapping[str, Any], layouts: Sequence[Layout], needed: 
     several = are_choices(record)
     for layout in layouts:
         found = _named(record, layout)
-        if (needed and needed not in found.values()) or (
-            several and not found.keys() & {"choices", "chosen"}
-        ):
+        one_of_several = (
+            several and found.keys() & {"completion", "answer", "answers"} and "choices" not in found
+        )
+        if one_of_several or (needed and needed not in found.values()):
             continue
         said = tuple(new if new == old else f"{new}={old}" for new, old in found.items())
         if (len(said), -len("".join(said))) > (len(best), -len("".join(best))):
@@ -174,7 +181,7 @@ def sources(columns: Sequence[str]) -> set[str]:
 
 def are_choices(record: Mapping[str, Any]) -> bool:
     """Whether a row has choices, in a list or in columns of their own, so that one text is no answer."""
-    stems = [re.sub(r"_?\d+$", "", name) for name in record if re.search(r"\d$", name)]
+    stems = [re.sub(r"_?(\d+|[A-E])$", "", name) for name in record if re.search(r"\d$|[a-z_][A-E]$", name)]
     return bool(_OF_CHOICES & {word for name in record for word in words_of(name)}) or len({*stems}) < len(
         stems
     )

@@ -388,15 +388,41 @@ RIGHT: dict[str, tuple[str, dict[str, Any], str]] = {
                         "anchor,positive,negative=hard_negative"),
     "pos and neg": ("embedding", {"query": "a", "pos": "b", "neg": "c"}, "query,positive=pos,negative=neg"),
     "an aspect": ("three classes", {"sentence": "a", "aspect": "c", "label": 1}, "sentence,label"),
+    "FEVER": ("three classes", {"claim": "a", "evidence": "c", "label": 1},
+              "text_a=claim,text_b=evidence,label"),
+    "a similarity by another name": (
+        "embedding", {"sentence1": "a", "sentence2": "c", "similarity_score": 1.0},
+        "sentence1,sentence2,score=similarity_score",
+    ),
+    "conversations with a system": ("causal", {"system_prompt": "s", "question": "a", "response": "c"},
+                                    "prompt=question,completion=response"),
+    "MMLU-Pro": ("causal", {"question": "a", "options": ["a", "b"], "answer": "A", "answer_index": 1},
+                 "context=question,choices=options,gold=answer_index"),
     "a comment": ("three classes", {"comment_text": "a", "intent": 1}, "text=comment_text,label=intent"),
     "fine and coarse": ("three classes", {"text": "a", "fine_label": 1}, "text,label=fine_label"),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"context": "a", "question": "c", "answerA": "a", "answerB": "b", "answerC": "c", "label": "1"},
+        {"goal": "a", "sol1": "b", "sol2": "c", "label": 0},
+        {"sentence": "a _ c", "option1": "a", "option2": "b", "answer": "1"},
+        {"question": "a", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"},
+    ],
+)
+def test_no_choice_is_taken_for_the_answer(tmp_path, row):
+    with pytest.raises(DataError, match=naming("choices", "gold")) as refused:
+        examples_of(tmp_path, "causal", [row])
+    assert "--columns" not in str(refused.value)
+
+
 @pytest.mark.parametrize("case", RIGHT)
 def test_a_refusal_ends_with_columns_that_are_read(tmp_path, case):
     kind, row, right = RIGHT[case]
-    rows = [row] if kind != "three classes" else [row, {**row, list(row)[-1]: 2}]
+    scored = kind == "three classes" or "score" in right
+    rows = [row, {**row, list(row)[-1]: 2}] if scored else [row]
     with pytest.raises(DataError) as refused:
         examples_of(tmp_path, kind, rows)
     assert str(refused.value).endswith(f"--columns {right}") or f"--columns {right}, or" in str(refused.value)
