@@ -99,7 +99,7 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
 def not_followed(model: Any) -> list[str]:
     """The model's own settings of `generate` that would write other texts and are left out, such as beams."""
     config = getattr(model, "generation_config", None)  # which a model of one's own may lack
-    own = {} if config is None else vars(config)
+    own: dict[str, Any] = {} if config is None else vars(config)
     neutral = {**_OF_SEARCH, **(_OF_DRAWING if own.get("do_sample") else {})}
     return [f"{name}={own[name]}" for name, value in neutral.items() if own.get(name) not in (None, value)]
 
