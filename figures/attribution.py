@@ -43,6 +43,7 @@ from .venues import FigureOptions
 
 _HATCHES = ("", "/////", ".....", "xxxxx")
 _GROUP, _BAR_SHARE = 0.86, 0.62  # of a layer's place, and of a task's part of it
+_NAME = 0.5  # inches: the lines of a name above its grid
 
 
 def shares_of(record: AblationRecord) -> pd.DataFrame:
@@ -215,7 +216,8 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         add_bar(scale, axes, f"interaction ({unit_name(common_metric(records))})", "bottom")
         legend_below(figure, draw_shares(records, shares))
-        return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW))
+        named = _NAME * sum(bool(ax.get_title("left")) for ax in axes[::columns])  # above their grids
+        return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW + named))
 
 
 def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
