@@ -127,9 +127,9 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
             opened = opened.with_note(metric.said)
         if isinstance(trainer, Trainer) and call.batches is not None:
             opened = opened.of_source(f"the evaluation set of a {type(trainer).__name__}")
-            preferences = isinstance(call.batches, TokenisedPreferences)
-            scored = "preference" if preferences else opened.opened.description.task.kind
-            for note in differences_of(trainer, scored, len(opened.examples or ())):
+            given = call.batches
+            preferences = len(given.answers) if isinstance(given, TokenisedPreferences) else 0
+            for note in differences_of(trainer, opened.opened.description.task.kind, preferences):
                 opened = opened.with_note(note)
         if call.name:
             opened = opened.with_name(call.name)

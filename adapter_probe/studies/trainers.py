@@ -93,48 +93,59 @@ def _evaluated(trainer: Any, data: Any) -> list[Any]:
     return rows
 
 
-def differences_of(trainer: Any, kind: str, n_rows: int) -> list[str]:
+def differences_of(trainer: Any, kind: str, preferences: int) -> list[str]:
     """What a trainer's settings do in its own evaluation and a study does not, one sentence each.
 
     Args:
         trainer: the trainer.
-        kind: what is scored: a kind of task, or ``preference``.
-        n_rows: number of rows that the study reads.
+        kind: the kind of task.
+        preferences: number of preferences, where these are what the trainer evaluates.
     """
-    args, found = trainer.args, []
-    size = getattr(args, "eval_batch_size", 1)
+    args = trainer.args
+    half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
+    found = []
     if getattr(args, "dataloader_drop_last", False):
         found.append("the last rows are left out where they fill no batch, as by the trainer")
-    own_loss = type(trainer).compute_loss.__module__.split(".")[0] not in ("transformers", *_LIBRARIES)
-    half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
     if half:
         found.append(f"the trainer evaluates in half precision ({', '.join(half)}), and this study does not")
+    if preferences:
+        return found + _differences_of_rewards(trainer, preferences)
     if about_kind(kind).is_language_model:
-        own = {
-            "label_smoothing_factor": getattr(args, "label_smoothing_factor", 0),
-            "compute_loss_func": getattr(trainer, "compute_loss_func", None),
-            "a compute_loss of its own": own_loss,
-            "loss_type='dft'": getattr(args, "loss_type", "") == "dft",
-            "the routers' auxiliary loss": getattr(trainer.model.config, "output_router_logits", False),
-        }
-        for name in (name for name, value in own.items() if value):
-            found.append(f"the trainer's eval_loss is by {name}, which the study's nll is without")
-        if size > 1:
-            found.append(
-                "the trainer's eval_loss is a mean over the tokens of each batch, and the study's nll is one "
-                "over the rows"
-            )
-    if kind == "preference":
-        if (beta := getattr(args, "beta", 1.0)) != 1.0:
-            found.append(f"the trainer's rewards are {beta:g} times (beta) the log-likelihoods of the study")
-        if n_rows % size:
-            found.append(
-                "the trainer averages its batches, the last of which is smaller, and a study the rows"
-            )
-        if type(trainer.data_collator).__module__.split(".")[0] not in _LIBRARIES:
-            found.append("the trainer's own data_collator is not used")
+        found += _differences_of_losses(trainer)
     if getattr(trainer.data_collator, "mlm", False):
         found.append("the words are masked as the trainer's collator drew them once, for all variants alike")
+    return found
+
+
+def _differences_of_losses(trainer: Any) -> list[str]:
+    """How a language model's loss differs from the study's nll."""
+    args, library = trainer.args, type(trainer).compute_loss.__module__.split(".")[0]
+    own = {
+        "label_smoothing_factor": getattr(args, "label_smoothing_factor", 0),
+        "compute_loss_func": getattr(trainer, "compute_loss_func", None),
+        "a compute_loss of its own": library not in ("transformers", *_LIBRARIES),
+        "loss_type='dft'": getattr(args, "loss_type", "") == "dft",
+        "the routers' auxiliary loss": getattr(trainer.model.config, "output_router_logits", False),
+    }
+    names = [name for name, value in own.items() if value]
+    found = [f"the trainer's eval_loss is by {name}, which the study's nll is without" for name in names]
+    if getattr(args, "eval_batch_size", 1) > 1:
+        found.append(
+            "the trainer's eval_loss is a mean over the tokens of each batch, and the study's nll is one "
+            "over the rows"
+        )
+    return found
+
+
+def _differences_of_rewards(trainer: Any, n_rows: int) -> list[str]:
+    """How the rewards of preferences and their means differ from the study's."""
+    args, found = trainer.args, []
+    if (beta := getattr(args, "beta", 1.0)) != 1.0:
+        found.append(f"the trainer's rewards are {beta:g} times (beta) the log-likelihoods of the study")
+    if n_rows % getattr(args, "eval_batch_size", 1):
+        found.append("the trainer averages its batches, the last of which is smaller, and a study the rows")
+    if type(trainer.data_collator).__module__.split(".")[0] not in _LIBRARIES:
+        found.append("the trainer's own data_collator is not used")
     return found
 
 
