@@ -251,7 +251,7 @@ def count_ticks(
     texts = [percent_text(100 * value / base) if np.isfinite(base) else "" for value in decades]
 
     def fit(ax: Axes) -> None:
-        widest = "0.01" if shares else "100" if limits[0] >= 1 else "1000"
+        widest = "0.01" if shares else "100" if limits[0] >= 1 and np.isnan(base) else "1000"
         widths = widest, max(texts, key=len, default="")
         labels = [_some_of(own, wide, ax, int(has_zero)) for own, wide in zip((powers, texts), widths)]
         joined = ["\n".join(pair) if np.isfinite(base) else pair[0] for pair in zip(*labels)]
