@@ -177,7 +177,7 @@ class AblationSummary(StoredSummary):
     @property
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
-        return about_kind(self.kind).guess[0]
+        return about_kind(self.kind or "classification").guess[0]  # of older folders, which name none
 
     @property
     def evaluated(self) -> str:
