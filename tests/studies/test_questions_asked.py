@@ -173,13 +173,13 @@ def test_notes_name_arguments_in_python_and_options_in_commands(tmp_path, capsys
     """The file of a study has the words of whoever made it."""
     folder = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["v_proj"])
     file = written(tmp_path, [{"text": text} for text in TEXTS])
-    study = ap.ablate(folder, data=file, metric="kl", precision="bfloat16", spans="single")
-    assert any("precision='float32'" in line for line in study.question)
+    study = ap.ablate(folder, data=file, spans="single")
+    assert any("apply_chat_template=True" in line for line in study.question)
     assert not any("--" in line for line in (*study.question, *ap.ablate.plan(folder, data=file).question))
-    assert "precision='float32'" in capsys.readouterr().err
+    assert "apply_chat_template=True" in capsys.readouterr().err
     assert study.summary.question == study.question
-    options = ["--data", str(file), "--metric", "kl", "--precision", "bfloat16", "--spans", "single"]
+    options = ["--data", str(file), "--spans", "single"]
     options += ["--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["ablate", str(folder), *options])
-    assert "--precision float32" in done.stderr
-    assert "precision='" not in done.stderr
+    assert "--apply-chat-template" in done.stderr
+    assert "apply_chat_template=" not in done.stderr
