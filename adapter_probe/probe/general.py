@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -347,7 +348,7 @@ def activate_in_maps(replay: Replay) -> None:
     """Let packed maps apply the activations that alone read their results."""
     for activation, linear in replay.fed_by.items():
         if isinstance(linear, TwoWeights):
-            if not linear.change_packed(lambda packed, then=activation: packed.followed_by(then)):
+            if not linear.change_packed(methodcaller("followed_by", activation)):
                 continue
         elif isinstance(packed := vars(linear).get("forward"), PackedMap):
             linear.forward = packed.followed_by(activation)  # type: ignore[method-assign]
