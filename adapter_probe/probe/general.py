@@ -227,8 +227,9 @@ def general_runners(
         first = prepared_runner(request, module, lanes)
     else:
         layers = in_copy(request.model.layers, request.model.module, module)
+        share = _may_share(request, module, dtype)  # in float32, which packed maps do not compute
         pack(layer.module for layer in layers)  # before it is described, by a dozen forwards
-        replay, layout = _prepared(request, module, known)
+        replay, layout = _prepared(request, module, known, share)
         activate_in_maps(replay)
         replay.attend = attend
         first = GeneralRunner(request, replay, layout)
@@ -239,13 +240,12 @@ def general_runners(
 
 
 def _prepared(
-    request: AblationRequest, module: nn.Module, known: GeneralRunner | None
+    request: AblationRequest, module: nn.Module, known: GeneralRunner | None, share: bool
 ) -> tuple[Replay, tuple[Layout, bool] | None]:
-    """A model prepared on short examples, and the layout of a language model's rows."""
+    """A model prepared on short examples, and the layout of a language model's rows, shared or not."""
     encoded, (device, dtype) = request.encoded, place_of(module)
     layout: tuple[Layout, bool] | None = None
     if isinstance(encoded, EncodedRequests):
-        share = dtype.itemsize > 2 or _may_share(request, module)
         layout = choose_layout(module, encoded, dtype, device, share)
         n_read = np.array([len(tree.read) for tree in encoded.trees])
         few = 2 * n_read <= encoded.lengths  # so that positions that are not read can be told
@@ -296,9 +296,11 @@ def _unequal(
     return alone, inputs_of(module, encoded, items, device)
 
 
-def _may_share(request: AblationRequest, module: nn.Module) -> bool:
-    """Whether a copy of a model of half precision allows shared rows in float32, if there is room for it."""
+def _may_share(request: AblationRequest, module: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether a copy of a language model of half precision allows shared rows, if float32 has room."""
     model = request.model
+    if dtype.itemsize > 2 or not isinstance(request.encoded, EncodedRequests):
+        return True
     size = sum(4 * tensor.numel() for tensor in module.parameters())
     device = device_of(module)
     if model.fixed or not can_share(module) or size > _SHARE_OF_FREE * available_memory(device):

@@ -202,7 +202,6 @@ def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path)
     assert again.summary.metric == "acc_norm"
 
 
-@pytest.mark.slow
 def test_suffixes_in_bfloat16(checkpoint, ablated):
     study = ablated(CHOICES, spans="suffix", precision="bfloat16")
     assert study.spans[["first", "last"]].to_numpy().tolist() == [[0, 2], [1, 2], [2, 2]]
