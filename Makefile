@@ -17,7 +17,7 @@ NUMERIC := $(addprefix tests/,\
 	checkpoints/test_foreign.py checkpoints/test_peft_types.py \
 	checkpoints/test_adapter_bert.py checkpoints/test_placed.py training/families/test_families_forward.py \
 	replay/test_families.py replay/test_strength.py \
-	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_general.py \
+	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_runners.py \
 	probe/test_lanes.py probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
 	training/test_outcomes.py training/test_reference_loop.py)
 # As a processor without AVX and one without AVX-512 would compute: the kernels of torch, of oneDNN and, on Intel's
@@ -27,7 +27,7 @@ AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTION
 # Tests of devices themselves, and of whole calls whose device is chosen by default: those that passed on the played
 # one. ALL=1 runs every quick test of the folders that put tensors on a device, and the slow ones of devices.
 ON_DEVICE := tests/device $(addprefix tests/,\
-	probe/test_ablation.py probe/test_general.py \
+	probe/test_ablation.py probe/test_runners.py \
 	studies/test_ablation.py studies/test_comparison.py studies/test_data_comparison.py studies/test_embeddings.py \
 	studies/test_foreign.py)
 MAY_USE_DEVICE := $(addprefix tests/,device probe replay studies training checkpoints models jobs data)

@@ -26,11 +26,11 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
-from adapter_probe.probe.general import own_forward
 from adapter_probe.probe.plan import TOKENS_PER_PART, cut_parts
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
+from adapter_probe.probe.runners import own_forward
 
 SHAPE = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
          "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True}  # fmt: skip

@@ -37,8 +37,8 @@ from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import load_split
 from adapter_probe.kinds.labels import largest_of
 from adapter_probe.models.methods import FullFineTuning
-from adapter_probe.probe.general import alike
-from adapter_probe.probe.general_model import inputs_of
+from adapter_probe.probe.runners import alike
+from adapter_probe.probe.switchable_model import inputs_of
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

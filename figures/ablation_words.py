@@ -11,7 +11,7 @@ import pandas as pd
 from adapter_probe import wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, drop_points, section_of, tested_spans
+from adapter_probe.analysis.score_changes import StudyKind, drop_points, section_of, tested_spans
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, parts_of
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.errors import ResultsError

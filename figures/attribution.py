@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from adapter_probe.analysis.deltas import are_groups, last_layers
+from adapter_probe.analysis.score_changes import are_groups, last_layers
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError

@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from adapter_probe.analysis.deltas import section_of
+from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.settings import Axis
 from adapter_probe.wording import count_text, percent_text, printable, range_text, rounded, task_label

@@ -16,7 +16,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord
-from adapter_probe.analysis.deltas import span_order, span_units
+from adapter_probe.analysis.score_changes import span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import common_value, drop_name, metric_name, sentence, tolerance_text
 

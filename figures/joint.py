@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from adapter_probe import wording
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
-from adapter_probe.analysis.deltas import span_order
+from adapter_probe.analysis.score_changes import span_order
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import cut
 

@@ -17,7 +17,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.score_changes import drop_points
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import sentence, span_text

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from adapter_probe.analysis.comparing import ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.score_changes import drop_points, span_order
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.wording import drop_name, interval_method, sentence, span_text, tolerance_text

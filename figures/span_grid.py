@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 
 from adapter_probe import wording
 from adapter_probe.analysis.comparing import AverageRecord
-from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.removable import Segment, tolerance_border
+from adapter_probe.analysis.score_changes import drop_points
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.wording import ALL_OFF, rounded, significance_test, tolerance_text, unit_name

@@ -10,7 +10,14 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import (
+from adapter_probe.analysis.removable import (
+    bounds_of_ablation,
+    non_monotone,
+    removable_table,
+    spans_with_adapters,
+)
+from adapter_probe.analysis.resampling import N_DRAWS, Draws, draw_scores
+from adapter_probe.analysis.score_changes import (
     StudyKind,
     intact_row,
     last_layers,
@@ -22,13 +29,6 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
     without_noise,
 )
-from adapter_probe.analysis.removable import (
-    bounds_of_ablation,
-    non_monotone,
-    removable_table,
-    spans_with_adapters,
-)
-from adapter_probe.analysis.resampling import N_DRAWS, Draws, draw_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, p_values, span_interval
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.metrics import about, constant_prediction

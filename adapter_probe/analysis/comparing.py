@@ -16,7 +16,9 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables, draws_for
-from adapter_probe.analysis.deltas import (
+from adapter_probe.analysis.removable import bounds_of_chosen
+from adapter_probe.analysis.resampling import Draws, draw_scores
+from adapter_probe.analysis.score_changes import (
     StudyKind,
     intact_row,
     intact_score,
@@ -33,8 +35,6 @@ from adapter_probe.analysis.deltas import (
     unit_of,
     without_noise,
 )
-from adapter_probe.analysis.removable import bounds_of_chosen
-from adapter_probe.analysis.resampling import Draws, draw_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, over_seeds, p_values
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError

@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
+from adapter_probe.analysis.score_changes import finite_or_none, intact_row, removed_row
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.results.schema import GROUPS_COLUMNS, MODULE_COLUMN, STACK_COLUMN
 

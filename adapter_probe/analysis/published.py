@@ -10,7 +10,7 @@ from importlib import resources
 
 import pandas as pd
 
-from adapter_probe.analysis.deltas import without_noise
+from adapter_probe.analysis.score_changes import without_noise
 
 
 def published_ablation(task: str) -> pd.DataFrame | None:

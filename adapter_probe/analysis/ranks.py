@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import without_noise
+from adapter_probe.analysis.score_changes import without_noise
 from adapter_probe.analysis.strengths import JudgedSummary, choose_and_judge, facts_of, strength_table
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import (
+from adapter_probe.analysis.resampling import Draws, draw_changes
+from adapter_probe.analysis.score_changes import (
     StudyKind,
     drop_points,
     rows_of,
@@ -20,7 +21,6 @@ from adapter_probe.analysis.deltas import (
     study_kind,
     within_tolerance,
 )
-from adapter_probe.analysis.resampling import Draws, draw_changes
 from adapter_probe.analysis.significance import ALPHA, span_interval
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
 from adapter_probe.settings import Basis

@@ -17,7 +17,7 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import intact_row, without_noise
+from adapter_probe.analysis.score_changes import intact_row, without_noise
 from adapter_probe.analysis.weighted_scores import Scorer, sums_of, unit_of, weighted_scorer
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.formulas import is_complete

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import intact_row, without_noise
 from adapter_probe.analysis.resampling import Draws
+from adapter_probe.analysis.score_changes import intact_row, without_noise
 from adapter_probe.startup import import_needed
 
 LEVEL = 0.95

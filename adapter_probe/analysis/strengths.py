@@ -11,11 +11,17 @@ import pandas as pd
 
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_results import AblationResults, of_variants
-from adapter_probe.analysis.deltas import finite_or_none, model_of, removed_row, row_scores, without_noise
-from adapter_probe.analysis.notable_spans import StoredSummary
 from adapter_probe.analysis.removable import random_halves
 from adapter_probe.analysis.resampling import draw_changes
+from adapter_probe.analysis.score_changes import (
+    finite_or_none,
+    model_of,
+    removed_row,
+    row_scores,
+    without_noise,
+)
 from adapter_probe.analysis.significance import span_interval
+from adapter_probe.analysis.summary_parts import StoredSummary
 from adapter_probe.results.schema import span_columns
 from adapter_probe.spans import ALL_MODULES
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, section_of, unit_of
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.ranks import RankSummary
+from adapter_probe.analysis.score_changes import of_stack, section_of, unit_of
 from adapter_probe.analysis.strengths import JudgedSummary, StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
 from adapter_probe.results import schema

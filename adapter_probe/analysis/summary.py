@@ -12,7 +12,9 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import AblationTables
-from adapter_probe.analysis.deltas import (
+from adapter_probe.analysis.groups import GroupScores, group_summary
+from adapter_probe.analysis.removable import spans_with_adapters
+from adapter_probe.analysis.score_changes import (
     StudyKind,
     finite_or_none,
     intact_row,
@@ -24,8 +26,8 @@ from adapter_probe.analysis.deltas import (
     study_kind,
     switched_layers,
 )
-from adapter_probe.analysis.groups import GroupScores, group_summary
-from adapter_probe.analysis.notable_spans import (
+from adapter_probe.analysis.significance import ALPHA
+from adapter_probe.analysis.summary_parts import (
     LayerDrop,
     ModuleDrop,
     SpanDrop,
@@ -34,8 +36,6 @@ from adapter_probe.analysis.notable_spans import (
     notable_spans,
     span_of,
 )
-from adapter_probe.analysis.removable import spans_with_adapters
-from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import ResultsError
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.records import to_record

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
-    from adapter_probe.analysis.notable_spans import LayerDrop, ModuleDrop, SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
+    from adapter_probe.analysis.summary_parts import LayerDrop, ModuleDrop, SpanDrop
 
 
 def aligned_columns(rows: list[tuple[str, str]]) -> str:

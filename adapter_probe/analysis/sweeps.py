@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.deltas import without_noise
+from adapter_probe.analysis.score_changes import without_noise
 from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import sign_of, to_points
 from adapter_probe.results.schema import SWEEP_COLUMNS

@@ -20,7 +20,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
@@ -321,7 +321,7 @@ def refuse_other_off(model: nn.Module, ours: Any, inputs: dict[str, Any]) -> Non
 
     Args:
         model: a copy.
-        ours: the same with its switches, see `adapter_probe.probe.general_model.GeneralModel`.
+        ours: the same with its switches, see `adapter_probe.probe.switchable_model.SwitchableModel`.
         inputs: arguments of its forward.
 
     Raises:

@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from adapter_probe.data.spec import Columns
+from adapter_probe.data.task_spec import Columns
 from adapter_probe.data.tasks import Kind, TaskSpec
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be
 from adapter_probe.kinds.table import about_kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters, ParameterRole

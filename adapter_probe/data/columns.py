@@ -10,7 +10,7 @@ from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.request_rows import refuse_other_rows
-from adapter_probe.data.spec import Columns
+from adapter_probe.data.task_spec import Columns
 from adapter_probe.errors import DataError, listed, shown
 
 # In order of preference, compared in lower case.

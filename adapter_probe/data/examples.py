@@ -13,7 +13,6 @@ from adapter_probe.data.combining import Agreement, Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode, encoded_with_fingerprint
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.generating import Generation, Prompting
-from adapter_probe.data.given import data_name
 from adapter_probe.data.labels import Split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
@@ -38,9 +37,10 @@ from adapter_probe.data.similarity import (
     retrieval_of,
     triplets_of,
 )
-from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import Questions, Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
+from adapter_probe.data.task_of_files import data_name
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.data.tasks import load_with_question, read_language_split
 from adapter_probe.data.training_texts import encode_training
 from adapter_probe.errors import DataError, listed

@@ -13,7 +13,7 @@ from pathlib import Path
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
 from adapter_probe.data.hub import HubSplit, newest_commit
 from adapter_probe.data.readers import find_files, split_words
-from adapter_probe.data.spec import Columns
+from adapter_probe.data.task_spec import Columns
 from adapter_probe.errors import DataError, listed
 from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task
 

@@ -20,7 +20,7 @@ from adapter_probe.data.naming import COMPARED
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.request_rows import are_preferences
 from adapter_probe.data.sources import subset
-from adapter_probe.data.spec import Columns
+from adapter_probe.data.task_spec import Columns
 from adapter_probe.errors import DataError, listed, shown
 from adapter_probe.metrics import Kind
 

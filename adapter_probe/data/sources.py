@@ -12,7 +12,7 @@ from adapter_probe.data.forms import columns_of_file, with_columns
 from adapter_probe.data.hub import HubSplit, read_hub
 from adapter_probe.data.presets import Preset, find_preset
 from adapter_probe.data.readers import read_rows
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError
 
 

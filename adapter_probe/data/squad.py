@@ -16,7 +16,7 @@ import numpy as np
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, Examined
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError, listed, shown
 
 if TYPE_CHECKING:

@@ -45,7 +45,6 @@ from adapter_probe.data.sources import (
     subset,
     without_undecided,
 )
-from adapter_probe.data.spec import Columns, TaskSpec, check_name
 from adapter_probe.data.squad import Questions, assemble_questions, form_of_questions
 from adapter_probe.data.tagged import (
     Tagged,
@@ -56,6 +55,7 @@ from adapter_probe.data.tagged import (
     tag_columns,
     tag_metric,
 )
+from adapter_probe.data.task_spec import Columns, TaskSpec, check_name
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.metrics import Kind, about, check_kind, check_metric, default_metric

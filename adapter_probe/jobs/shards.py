@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from adapter_probe.errors import AdapterProbeError, ResultsError
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.records import from_record

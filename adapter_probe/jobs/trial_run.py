@@ -16,7 +16,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from adapter_probe.analysis.deltas import finite_or_none
+from adapter_probe.analysis.score_changes import finite_or_none
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.device import peak_memory
 from adapter_probe.errors import Diverged, TrainingError

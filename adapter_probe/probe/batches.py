@@ -18,13 +18,13 @@ from torch.utils._pytree import tree_leaves
 from adapter_probe.checkpoints.model_class import head_of_class
 from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
-from adapter_probe.data.given import GIVEN_BATCHES
 from adapter_probe.data.labels import Split
 from adapter_probe.data.question import Question
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
+from adapter_probe.data.task_of_files import GIVEN_BATCHES
+from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
 from adapter_probe.metrics import COMPARABLE, OF_TOKENS, Kind, default_metric
 from adapter_probe.replay.checking import RAISED

@@ -26,7 +26,6 @@ from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
 
-from .general import GeneralRunner, general_runners
 from .guard import Guard, doubts, least_certain, margin_errors, margins, sampled
 from .lanes import Lanes
 from .outputs import Arrays, joined, refuse_nonfinite_intact
@@ -42,6 +41,7 @@ from .plan import (
     typical_tokens,
 )
 from .request import AblationRequest
+from .runners import ModelRunner, model_runners
 from .written import WritingRunner
 
 ProgressCallback = Callable[[int], None]
@@ -75,9 +75,7 @@ class Engine:
         self._first = dict(self._tokens)
         self.tokens_per_pass = self._tokens[self._precisions[0]]
         self._lanes = Lanes(device)
-        self._runners: dict[
-            str, SimpleQueue[GeneralRunner | WritingRunner]
-        ] = {}  # by precision, one per lane
+        self._runners: dict[str, SimpleQueue[ModelRunner | WritingRunner]] = {}  # by precision, one per lane
         self._packs = False  # whether texts of several lengths share a pass
         self._sampled: np.ndarray | None = None
         self._notes: list[str] = []
@@ -85,7 +83,7 @@ class Engine:
     def outputs(
         self, parts: Sequence[np.ndarray], report: ProgressCallback, masks: np.ndarray | None = None
     ) -> Generator[Arrays, None, None]:
-        """Yield the outputs of every variant for the items of each part; see `GeneralRunner.outputs`.
+        """Yield the outputs of every variant for the items of each part; see `ModelRunner.outputs`.
 
         In mixed precision they include ``error`` ``[variants, items]``: the error of the fast pass for pairs
         repeated in float32 (infinite if a logit is not finite), NaN for the other pairs.
@@ -148,13 +146,13 @@ class Engine:
 
     def _prepare(self) -> None:
         """Create one runner per lane in every precision that is used, the first of which is the fast one."""
-        first: GeneralRunner | WritingRunner | None = None
+        first: ModelRunner | WritingRunner | None = None
         for precision in self._precisions:
             if precision not in self._runners:
                 runners = self._runners[precision] = SimpleQueue()
-                known = first if isinstance(first, GeneralRunner) else None
+                known = first if isinstance(first, ModelRunner) else None
                 try:
-                    for runner in general_runners(
+                    for runner in model_runners(
                         self._request, getattr(torch, precision), self._lanes.n, known
                     ):
                         runners.put(runner)
@@ -171,7 +169,7 @@ class Engine:
                     ) from error
 
     @contextmanager
-    def _runner(self, precision: str) -> Iterator[GeneralRunner | WritingRunner]:
+    def _runner(self, precision: str) -> Iterator[ModelRunner | WritingRunner]:
         runner = self._runners[precision].get()
         try:
             yield runner

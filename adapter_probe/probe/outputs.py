@@ -27,7 +27,7 @@ Arrays = dict[str, np.ndarray]
 """By name, ``[variants, items, ...]``: an item is a text, or a question's window.
 
 ``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``, see `Answers`;
-what language models and tags have, see `adapter_probe.probe.general`.
+what language models and tags have, see `adapter_probe.probe.runners`.
 """
 
 

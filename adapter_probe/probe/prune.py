@@ -42,11 +42,11 @@ from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.fingerprints import sha256_of
 from adapter_probe.spans import Span, VariantSet, choose_sites, in_model
 
-from .general import general_runners, own_forward
-from .general_model import added_parameters
 from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
+from .runners import model_runners, own_forward
+from .switchable_model import added_parameters
 
 _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
@@ -167,7 +167,7 @@ def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) 
     masks = np.stack([np.ones_like(mask), mask])
     items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, request.model.inner_size)
-    (runner,) = general_runners(request, torch.float32, 1)
+    (runner,) = model_runners(request, torch.float32, 1)
     computed = []
     for batch in cut_batches(request.encoded.lengths, items, tokens):
         computed.append(runner.outputs(batch, masks, tokens, lambda: None))

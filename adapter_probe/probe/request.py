@@ -25,7 +25,6 @@ from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.generating import Generation, Prompting
-from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.lm_eval_written import scorer_of
 from adapter_probe.data.prompts import EncodedPrompts
@@ -33,8 +32,9 @@ from adapter_probe.data.question import Question
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
-from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
+from adapter_probe.data.task_of_files import GIVEN_BATCHES, data_name, given_task
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, about, check_metric, generated_metric, metric_label
@@ -47,9 +47,9 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import VariantSet, effective_variants
 from adapter_probe.units import SUBLAYERS
 
-from .arguments import PREDICTIONS_VERSION, AblationArguments
-from .general_model import GeneralModel, model_of
+from .ablation_arguments import PREDICTIONS_VERSION, AblationArguments
 from .plan import choose_tokens_per_pass
+from .switchable_model import SwitchableModel, model_of
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -80,7 +80,7 @@ class AblationRequest:
         return self.examples.encoded
 
     @cached_property
-    def model(self) -> GeneralModel:
+    def model(self) -> SwitchableModel:
         """The model, with what is known of it.
 
         Raises:
@@ -307,7 +307,7 @@ def _spread(opened: OpenedPeft, settings: AblationSettings, device: torch.device
     return replace(opened, notes=(*opened.notes, f"The weights are on {said}."))
 
 
-def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationArguments) -> None:
+def _refuse_unfit(model: SwitchableModel, opened: OpenedPeft, arguments: AblationArguments) -> None:
     """Refuse settings with which the model has nothing to switch off, or not in this way.
 
     Raises:

@@ -40,7 +40,7 @@ def tokens_per_part(encoded: EncodedPrompts, n_variants: int, device_type: str) 
 
 
 class WritingRunner:
-    """A model of one lane that writes; see `adapter_probe.probe.general.GeneralRunner`."""
+    """A model of one lane that writes; see `adapter_probe.probe.runners.ModelRunner`."""
 
     packs = False  # prompts of one length share a pass
 

@@ -30,7 +30,7 @@ from .opened import Given, opened_for
 from .reopened import finished, record_reads
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.arguments import AblationArguments
+    from adapter_probe.probe.ablation_arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.analysis.deltas import section_of
+from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.checkpoints.adapter_folder import name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation, Prompting
@@ -17,7 +17,7 @@ from adapter_probe.data.readers import uncompressed
 from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.metrics import COMPARISONS
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.rundir import read_manifest

@@ -18,7 +18,7 @@ from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.jobs.resources import Machine, SlurmOptions
-from adapter_probe.probe.arguments import Evaluation
+from adapter_probe.probe.ablation_arguments import Evaluation
 from adapter_probe.python_words import in_callers_words, in_words_of
 from adapter_probe.settings import (
     Basis,

@@ -18,7 +18,7 @@ from adapter_probe.analysis.comparing import (
     compare_ablations,
     compare_data_sets,
 )
-from adapter_probe.analysis.deltas import section_of
+from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.analysis.summary_text import average_rows, comparison_rows, data_comparison_rows
 from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.checkpoints.files import DESCRIPTION

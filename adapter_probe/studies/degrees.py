@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from adapter_probe.ablation_results import AblationResults
     from adapter_probe.analysis.study_records import DegreeRecord, RankRecord, StrengthRecord
-    from adapter_probe.probe.arguments import AblationArguments
+    from adapter_probe.probe.ablation_arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
 
     from .checkpoint_arguments import Called

@@ -155,7 +155,7 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.checkpoints.peft_rewriting import in_layers, scaled_bottlenecks
     from adapter_probe.data.forms import columns_named
-    from adapter_probe.data.given import given_task
+    from adapter_probe.data.task_of_files import given_task
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))

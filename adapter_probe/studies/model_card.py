@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.deltas import section_of, span_order
+from adapter_probe.analysis.score_changes import section_of, span_order
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION

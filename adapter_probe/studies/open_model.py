@@ -24,10 +24,10 @@ from adapter_probe.data.labels import Split
 from adapter_probe.data.rows import is_column
 from adapter_probe.device import check_precision, choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
-from adapter_probe.probe.general import GeneralRunner, all_logits, general_runners
-from adapter_probe.probe.general_model import ignore_padding, model_of, place_of
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.request import AblationRequest
+from adapter_probe.probe.runners import ModelRunner, all_logits, model_runners
+from adapter_probe.probe.switchable_model import ignore_padding, model_of, place_of
 from adapter_probe.replay.recording import base_of, is_moved
 from adapter_probe.spans import Span, as_span, in_model
 
@@ -45,7 +45,7 @@ class _Open:
         self.opened = opened
         self._given = given if given is opened.model else None  # which is not a copy
         self._original, self._state = given, None if given is None else state_of_tuners(given)
-        self._prepared: tuple[GeneralRunner, list[tuple[Any, ...]]] | None = None
+        self._prepared: tuple[ModelRunner, list[tuple[Any, ...]]] | None = None
         if opened.quantised is None and not is_moved(opened.model):
             opened.model.to(device)
         self.base = base_of(opened.model)
@@ -91,8 +91,8 @@ class _Open:
             width = choose_tokens_per_pass(tokens_per_pass, device.type, model.inner_size)
             stamps = self._stamps()
             if self._prepared is None or self._prepared[1] != stamps:  # it has products of the weights
-                prepared = next(general_runners(request, dtype, 1))
-                assert isinstance(prepared, GeneralRunner), "texts are read, and not written"
+                prepared = next(model_runners(request, dtype, 1))
+                assert isinstance(prepared, ModelRunner), "texts are read, and not written"
                 self._prepared = prepared, stamps
             runner = self._prepared[0].on(request)
             order = np.argsort(encoded.lengths, kind="stable")

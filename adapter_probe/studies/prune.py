@@ -14,7 +14,6 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, removed_row, row_scores, section_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -22,6 +21,7 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
+from adapter_probe.analysis.score_changes import of_stack, removed_row, row_scores, section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
@@ -30,7 +30,7 @@ from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
+from adapter_probe.probe.ablation_arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity

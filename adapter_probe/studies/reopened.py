@@ -18,7 +18,7 @@ from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
+from adapter_probe.probe.ablation_arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.progress import activity
 from adapter_probe.reads import Reads
 from adapter_probe.results import schema

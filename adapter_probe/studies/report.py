@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import section_of
+from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.generating import Generation
-from adapter_probe.data.given import given_task
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.prompts import prompts_of
 from adapter_probe.data.requests import read_tables, requests_of
 from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tagged import Tagged
+from adapter_probe.data.task_of_files import given_task
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation

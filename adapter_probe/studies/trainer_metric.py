@@ -270,7 +270,7 @@ def intact_outputs(opened: OpenedPeft, encoded: EncodedBatches) -> list[np.ndarr
     """The intact model's outputs of every example, float32 ``[1, ...]`` each."""
     import torch
 
-    from adapter_probe.probe.general_model import inputs_of
+    from adapter_probe.probe.switchable_model import inputs_of
 
     model = opened.model
     found: dict[int, np.ndarray] = {}

@@ -287,10 +287,10 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
     """
     from adapter_probe.data.combining import Numbers
     from adapter_probe.data.examples import Examples, encoded_pairs
-    from adapter_probe.data.given import GIVEN_BATCHES
     from adapter_probe.data.question import Question
     from adapter_probe.data.requests import requests_with_fingerprint
     from adapter_probe.data.requests_encoding import encode_texts
+    from adapter_probe.data.task_of_files import GIVEN_BATCHES
 
     task, decode = opened.description.task, cast("Callable[..., str]", opened.tokenizer.decode)
     wanted = "regression" if given.begins is None else "causal"

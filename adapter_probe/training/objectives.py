@@ -19,8 +19,8 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch, in_batches
 from adapter_probe.data.requests_encoding import count_texts
-from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import count_tags
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.data.training_texts import texts_of
 from adapter_probe.kinds.table import scored_of
 

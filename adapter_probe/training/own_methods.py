@@ -21,7 +21,7 @@ from adapter_probe.checkpoints.model_class import choose_class, head_of_kind
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in, places_on
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.models.methods import (

@@ -22,7 +22,7 @@ from adapter_probe.checkpoints.model_class import head_of_kind
 from adapter_probe.checkpoints.peft_fields import read_config, refuse_slow_patterns
 from adapter_probe.checkpoints.peft_loading import ADAPTER, VERSIONS, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import own_draws
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod

@@ -18,8 +18,8 @@ from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.examples import Examples, load_examples, load_training
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import check_precision
 from adapter_probe.errors import (
     AdapterProbeError,

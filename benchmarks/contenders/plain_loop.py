@@ -14,9 +14,9 @@ from protocol import serve
 from variants import OneByOne, exact_groups, touch
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.general import all_logits
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
+from adapter_probe.probe.runners import all_logits
 
 
 def open_case(case: Path, precision: str) -> AblationRequest:

@@ -14,8 +14,8 @@ import torch
 from plain_loop import about, open_case
 from protocol import Contender, serve
 
-from adapter_probe.probe.general import all_logits
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.probe.runners import all_logits
 
 
 class PrefixTree(Contender):

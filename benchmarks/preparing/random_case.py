@@ -32,8 +32,8 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import TaskSpec, find_task
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.general import alike
-from adapter_probe.probe.general_model import inputs_of
+from adapter_probe.probe.runners import alike
+from adapter_probe.probe.switchable_model import inputs_of
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = [f"w{number}" for number in range(2000)]

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import average_ablations
-from adapter_probe.analysis.deltas import intact_row, removed_row, row_scores
+from adapter_probe.analysis.score_changes import intact_row, removed_row, row_scores
 from adapter_probe.analysis.sweeps import half_width
 from adapter_probe.figures.levels import draw_colorbar
 from adapter_probe.figures.span_grid import Grid, draw, published_grid, scale_of

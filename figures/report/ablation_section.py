@@ -13,7 +13,7 @@ import pandas as pd
 from adapter_probe import wording
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order, span_units
+from adapter_probe.analysis.score_changes import are_groups, drop_points, section_of, span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures.ablation_words import SpanRecord, Words, score_range, study_label
 from adapter_probe.figures.attribution import draw_shares

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import intact_row
+from adapter_probe.analysis.score_changes import intact_row
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_WORD
 from adapter_probe.wording import signed

@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
+from adapter_probe.analysis.score_changes import drop_points
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures import style
 from adapter_probe.figures.attribution import interaction_map

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.score_changes import drop_points
 from adapter_probe.figures.ablation_words import Words, told_apart
 from adapter_probe.figures.levels import Scale, difference_scale
 from adapter_probe.figures.span_grid import grid_of, scale_of

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import wording
-from adapter_probe.analysis.deltas import drop_points, span_units, tested_spans
 from adapter_probe.analysis.removable import longest_removable, tolerance_steps
+from adapter_probe.analysis.score_changes import drop_points, span_units, tested_spans
 from adapter_probe.figures.ablation_words import Words
 
 from .maps import MANY, Map

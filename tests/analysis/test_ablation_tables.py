@@ -14,14 +14,14 @@ from refusals import names, naming
 from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score, f1_score
 
-from adapter_probe.analysis import deltas
+from adapter_probe.analysis import score_changes
 from adapter_probe.analysis.ablation_tables import ablation_tables, draws_for
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.comparing import average_ablations
-from adapter_probe.analysis.deltas import of_stack, row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores, group_summary
 from adapter_probe.analysis.removable import longest_removable, span_costs
 from adapter_probe.analysis.resampling import draw_weights
+from adapter_probe.analysis.score_changes import of_stack, row_scores, span_scores
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
@@ -386,8 +386,9 @@ def test_each_stack_has_the_tables_of_a_model_of_its_own(make_results):
     order = np.argsort(p, kind="stable")
     steps = np.minimum(1.0, np.maximum.accumulate(p[order] * [4, 3, 2, 1]))
     np.testing.assert_allclose(tables.spans["p_holm"].to_numpy()[order], steps)
-    assert deltas.tested_spans(of_stack(tables.spans, "decoder")) == deltas.tested_spans(tables.spans) == 4
-    assert (deltas.tested_spans(tables.spans.drop(columns="p_holm")), of_stack(None, "decoder")) == (0, None)
+    n_tested = score_changes.tested_spans
+    assert n_tested(of_stack(tables.spans, "decoder")) == n_tested(tables.spans) == 4
+    assert (n_tested(tables.spans.drop(columns="p_holm")), of_stack(None, "decoder")) == (0, None)
     right = (both.predictions == both.scored_with)[[0, 5]]
     lost, won = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     assert tables.removed_p == pytest.approx(binomtest(lost, lost + won).pvalue)

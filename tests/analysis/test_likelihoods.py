@@ -10,10 +10,10 @@ from ablation_facts import ablation_of, changed
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.removable import span_costs
 from adapter_probe.analysis.resampling import draw_weights
+from adapter_probe.analysis.score_changes import row_scores, span_scores
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.analysis.weighted_scores import weighted_scorer
 from adapter_probe.formulas import NO_CLASS

@@ -11,7 +11,7 @@ from ablation_facts import changed
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import span_units
+from adapter_probe.analysis.score_changes import span_units
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.spans import VariantSet, span_variants
 

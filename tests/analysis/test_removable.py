@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import binomtest
 
-from adapter_probe.analysis.notable_spans import notable_spans
 from adapter_probe.analysis.removable import (
     bounds_of_chosen,
     longest_removable,
@@ -27,6 +26,7 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.resampling import Draws, draw_weights
 from adapter_probe.analysis.significance import interval
+from adapter_probe.analysis.summary_parts import notable_spans
 from adapter_probe.spans import contiguous_spans
 
 SPANS = np.array([(span.first, span.last) for span in contiguous_spans(5)])

@@ -11,7 +11,6 @@ from ablation_facts import changed
 from refusals import value_of
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans
 from adapter_probe.analysis.published import (
     published_ablation,
     published_aggregate,
@@ -19,6 +18,7 @@ from adapter_probe.analysis.published import (
     published_tradeoff,
 )
 from adapter_probe.analysis.summary import summarise
+from adapter_probe.analysis.summary_parts import LayerDrop, SpanDrop, notable_spans
 from adapter_probe.analysis.summary_text import ablation_rows
 from adapter_probe.spans import contiguous_spans
 

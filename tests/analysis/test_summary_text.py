@@ -11,8 +11,8 @@ from refusals import names, value_of
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
 from adapter_probe.analysis.groups import GroupScores
-from adapter_probe.analysis.notable_spans import LayerDrop, ModuleDrop, SpanDrop
 from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.analysis.summary_parts import LayerDrop, ModuleDrop, SpanDrop
 from adapter_probe.analysis.summary_text import (
     ablation_rows,
     aligned_columns,

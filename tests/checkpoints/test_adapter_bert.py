@@ -24,7 +24,7 @@ from adapter_probe.checkpoints import adapter_bert
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opened_peft import role_of
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.given import given_task
+from adapter_probe.data.task_of_files import given_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.replay.replay import Replay
 

@@ -17,7 +17,7 @@ from training_models import load_plain
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.given import given_task
+from adapter_probe.data.task_of_files import given_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.replay.replay import Replay
 

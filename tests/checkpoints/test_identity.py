@@ -23,7 +23,7 @@ from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.rundir import RunDirectory

@@ -229,9 +229,9 @@ def test_two_runs_on_one_folder(command, check, program, train_arguments, traine
 )
 def test_a_bug_keeps_its_traceback(error, program, trained, tmp_path):
     before = f"""
-import adapter_probe.probe.general as general
+import adapter_probe.probe.runners as general
 def broken(*_, **__): raise {error}
-general.GeneralRunner.outputs = broken
+general.ModelRunner.outputs = broken
 """
     outcome = program("ablate", trained, "--out", tmp_path / "out", before=before)
     assert outcome.code == 1

@@ -93,13 +93,13 @@ def test_ctrl_c(program, ablation, undisturbed, tmp_path):
         + """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-import adapter_probe.probe.general as general
-original, calls = general.GeneralRunner.outputs, []
+import adapter_probe.probe.runners as general
+original, calls = general.ModelRunner.outputs, []
 def interrupted(*arguments, **options):
     calls.append(None)
     if len(calls) == 9: os.kill(os.getpid(), signal.SIGINT)
     return original(*arguments, **options)
-general.GeneralRunner.outputs = interrupted
+general.ModelRunner.outputs = interrupted
 """
     )
     outcome = program(*ablation, "--out", tmp_path, before=before)

@@ -18,7 +18,7 @@ from page_reader import PageReader
 from refusals import names
 from typer.testing import CliRunner
 
-from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.score_changes import span_scores
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.cli.finished import report

@@ -18,7 +18,7 @@ from adapter_probe.data.examples import load_examples
 from adapter_probe.data.forms import columns_named
 from adapter_probe.data.readers import read_rows
 from adapter_probe.data.similarity import retrieval_of
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.data.tasks import find_task, load_with_question
 from adapter_probe.errors import DataError
 from adapter_probe.studies.example_files import of_columns

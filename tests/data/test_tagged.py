@@ -15,8 +15,8 @@ from adapter_probe.analysis.weighted_scores import weighted_scorer
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import label_sets
 from adapter_probe.data.readers import read_rows
-from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tagged import Words, assemble_tagged, count_tags, refuse_unscorable
+from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.metrics import score
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

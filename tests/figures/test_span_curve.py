@@ -14,8 +14,8 @@ from matplotlib.colors import to_hex
 from refusals import names, says
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.score_changes import span_order
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import joint

@@ -18,7 +18,7 @@ from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import ResultsError
 from adapter_probe.jobs.shards import gather_shards, run_shard, write_shards
 from adapter_probe.probe import resumable as engine
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.schema import GUARD

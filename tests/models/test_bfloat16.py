@@ -25,10 +25,10 @@ from adapter_probe.models.functional import (
     dropout_mask,
     few_numbers,
 )
-from adapter_probe.probe import general
-from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.general import general_runners
+from adapter_probe.probe import runners as general
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
+from adapter_probe.probe.runners import model_runners
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 ROUNDING = 2.0**-8  # of bfloat16, relative
@@ -252,7 +252,7 @@ def test_a_packed_model_is_the_model_in_bfloat16(case: str, tmp_path: Path, monk
     request, items = prepared(case, "bert", tmp_path), np.arange(12)
 
     def logits(dtype: torch.dtype) -> tuple[int, np.ndarray]:
-        runner = next(general_runners(request, dtype, 1))
+        runner = next(model_runners(request, dtype, 1))
         maps = [m for m in runner._replay.model.modules() if isinstance(vars(m).get("forward"), PackedMap)]
         found = runner.outputs(items, request.variants.masks, 64, lambda: None)["logits"]
         twin = runner.twin().outputs(items, request.variants.masks, 64, lambda: None)["logits"]

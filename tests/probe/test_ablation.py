@@ -23,7 +23,7 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.probe import engine, resumable
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.atomic import read_json

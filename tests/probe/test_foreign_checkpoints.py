@@ -17,9 +17,9 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.native import names_of_outputs
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.given import given_task
+from adapter_probe.data.task_of_files import given_task
 from adapter_probe.errors import CheckpointError, DataError
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.spans import Span

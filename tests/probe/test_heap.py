@@ -26,7 +26,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.general import general_runners
+from adapter_probe.probe.runners import model_runners
 from adapter_probe.probe.request import AblationRequest
 from adapter_probe.spans import span_variants
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ texts = np.random.default_rng(0).integers(5, 50, (4, 300))
 examples = Examples(None, Encoded(tuple(texts), tuple(np.zeros_like(texts)), ""))
 opened, cpu = SimpleNamespace(model=placed.base, embedding=None, quantised=None), torch.device("cpu")
 request = AblationRequest(opened, examples, "accuracy", AblationSettings(), cpu)
-runner = next(general_runners(request, torch.float32, 1))
+runner = next(model_runners(request, torch.float32, 1))
 in_use = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
 before, most = in_use(), []
 masks = span_variants(12).masks

@@ -17,11 +17,11 @@ from tiers import slow_unless
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.general import general_runners
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.lanes import Lanes, Stopped
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.probe.runners import model_runners
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 
@@ -90,7 +90,7 @@ def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monke
 
 def test_a_twin_has_the_same_weights_and_switches_of_its_own(texts):
     request = prepare("adapterhub/houlsby", texts)
-    replay = next(general_runners(request, torch.float32, 1))._replay
+    replay = next(model_runners(request, torch.float32, 1))._replay
     own, shared = (one.model.state_dict() for one in (replay, replay.twin()))
     assert own.keys() == shared.keys()
     assert all(own[name].data_ptr() == shared[name].data_ptr() for name in own)

@@ -18,10 +18,10 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe import engine, guard
-from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.general import GeneralRunner
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.probe.runners import ModelRunner
 from adapter_probe.replay.packing import _MOST_ADDED
 from adapter_probe.results.schema import GUARD
 
@@ -152,7 +152,7 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
 ):
     """NaN where the last layer's adapters are off: in bfloat16 alone, float32 mends it; in both, it stays."""
     exact = run(prepared("float32"), tmp_path / "exact")
-    tree_rows, chosen_pairs = engine.Engine._tree, GeneralRunner.pairs
+    tree_rows, chosen_pairs = engine.Engine._tree, ModelRunner.pairs
     spoilt_rows = ~exact.masks[:, -1]
 
     def spoilt_tree(self: engine.Engine, precision: str, items: np.ndarray) -> dict:
@@ -161,14 +161,14 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
             arrays["logits"][spoilt_rows] = np.nan
         return arrays
 
-    def spoilt_pairs(self: GeneralRunner, items: np.ndarray, masks: np.ndarray, *options) -> np.ndarray:
+    def spoilt_pairs(self: ModelRunner, items: np.ndarray, masks: np.ndarray, *options) -> np.ndarray:
         logits = chosen_pairs(self, items, masks, *options)
         if in_both or self._dtype == torch.bfloat16:
             logits[~masks[:, -1]] = np.nan
         return logits
 
     monkeypatch.setattr(engine.Engine, "_tree", spoilt_tree)
-    monkeypatch.setattr(GeneralRunner, "pairs", spoilt_pairs)
+    monkeypatch.setattr(ModelRunner, "pairs", spoilt_pairs)
     mixed = run(prepared("mixed"), tmp_path / "mixed")
     assert np.array_equal(mixed.nonfinite > 0, spoilt_rows & in_both)
     rows = ~spoilt_rows if in_both else slice(None)

@@ -20,7 +20,7 @@ from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span

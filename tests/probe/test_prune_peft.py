@@ -28,7 +28,7 @@ import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.peft_loading import saved_tensors
 from adapter_probe.errors import CheckpointError, ResultsError
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from adapter_probe.analysis.deltas import row_scores
+from adapter_probe.analysis.score_changes import row_scores
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.general import GeneralRunner
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.probe.runners import ModelRunner
 from adapter_probe.results.ablation_files import load_ablation, save_predictions
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
@@ -154,14 +154,14 @@ def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):
 
 def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_path, monkeypatch):
     """One token's end logit, in one window, under one variant."""
-    real = GeneralRunner._read
+    real = ModelRunner._read
 
     def spoilt(self, items, out):
         if 0 in items:
             out[2, items.tolist().index(0), 0, 1] = float("inf")
         return real(self, items, out)
 
-    monkeypatch.setattr(GeneralRunner, "_read", spoilt)
+    monkeypatch.setattr(ModelRunner, "_read", spoilt)
     _, results = run(checkpoint, tmp_path)
     assert results.nonfinite.tolist() == [0, 0, 1] + [0] * (len(results.masks) - 3)
     assert np.isnan(row_scores(results)).tolist() == (results.nonfinite > 0).tolist()

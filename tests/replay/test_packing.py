@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from adapter_probe.models.functional import can_pack_weight
-from adapter_probe.probe.general import pack
+from adapter_probe.probe.runners import pack
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.tensors import split
 

@@ -16,7 +16,7 @@ from refusals import naming
 from tiny_families import family, ids, lora
 
 import adapter_probe as ap
-from adapter_probe.analysis.deltas import row_scores
+from adapter_probe.analysis.score_changes import row_scores
 from adapter_probe.data.batches import _fingerprint
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches

@@ -20,7 +20,7 @@ from tiers import slow_unless
 import adapter_probe as ap
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.probe import request
-from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
+from adapter_probe.probe.ablation_arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.manifests import FIGURES, MADE_FROM, NOTES, read_note
@@ -234,7 +234,7 @@ def test_the_code_is_every_source_file_of_the_package(monkeypatch):
     hashed: list[str] = []
     monkeypatch.setattr(fingerprints, "sha256_of", lambda path: hashed.append(Path(path).as_posix()) or "")
     getattr(fingerprints.code_identity, "__wrapped__", fingerprints.code_identity)()
-    for name in ("adapter_probe/__init__.py", "probe/arguments.py", "analysis/ablation_tables.py",
+    for name in ("adapter_probe/__init__.py", "probe/ablation_arguments.py", "analysis/ablation_tables.py",
                  "figures/heatmap.py", "figures/report/page.py"):  # fmt: skip
         assert any(path.endswith(f"/{name}") for path in hashed), name
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import adapter_probe as ap
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import average_ablations
-from adapter_probe.analysis.deltas import row_scores
+from adapter_probe.analysis.score_changes import row_scores
 from adapter_probe.analysis.summary_text import average_rows
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.figures import joint

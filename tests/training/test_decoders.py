@@ -34,7 +34,7 @@ from adapter_probe.models.methods import (
     Method,
     TopLayers,
 )
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.training.loop import Progress, epoch_batches

@@ -21,7 +21,7 @@ import pytest
 from ablation_facts import ablation_of, changed
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.score_changes import span_scores
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts

@@ -17,8 +17,8 @@ from refusals import names
 from rounding import printed
 from span_tables import span_grid
 
-from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import removable_table, tolerance_border
+from adapter_probe.analysis.score_changes import drop_points
 from adapter_probe.figures.ablation_words import Words
 from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report.ablation_section import _single

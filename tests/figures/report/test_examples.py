@@ -13,7 +13,7 @@ from refusals import naming
 from sklearn.metrics import confusion_matrix
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.score_changes import span_scores
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.report.examples import (
     ExampleTexts,

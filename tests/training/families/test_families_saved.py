@@ -26,10 +26,10 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.general import general_runners
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.probe.runners import model_runners
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -114,6 +114,6 @@ def test_the_norms_of_the_base_return_with_a_switch(
     alone = Separate(kind, *weights(base, tmp_path / "c"))
     masks = np.random.default_rng(0).random((6, 6)) < 0.5
     expected = np.stack([alone.run(some(request.encoded, which), mask).numpy() for mask in masks])
-    runner = next(general_runners(request, torch.float32, 1))
+    runner = next(model_runners(request, torch.float32, 1))
     found = runner.outputs(which, masks, 256, lambda: None)
     assert_close_in_float32(found["logits"], expected, layers=3)

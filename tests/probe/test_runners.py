@@ -20,11 +20,11 @@ from where import DEVICE
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.requests_encoding import TokenTree
 from adapter_probe.errors import ModelError
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
-from adapter_probe.probe.general_model import model_of
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.rows import text_of
+from adapter_probe.probe.switchable_model import model_of
 
 PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
 LABELLED = [

@@ -15,8 +15,8 @@ from adapter_probe.data.lm_eval_tasks import PREFIX, is_task, with_absolute_path
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.similarity import CORPUS, contrast_columns, kind_for_number, kind_of_rows
 from adapter_probe.data.sources import read_source
-from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
+from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS

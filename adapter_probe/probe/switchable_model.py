@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _BASE = ("base_layer", "original_module")  # where PEFT's modules keep what they change
 
 
-class GeneralModel:
+class SwitchableModel:
     """A model of transformers with tuners of PEFT.
 
     Args:
@@ -188,7 +188,7 @@ def model_of(
     opened: OpenedPeft,
     encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts,
     by: Unit = "span",
-) -> GeneralModel:
+) -> SwitchableModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
@@ -217,7 +217,7 @@ def model_of(
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
-    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by)
+    return SwitchableModel(module, example, getattr(opened, "quantised", None) is not None, names, by)
 
 
 def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:

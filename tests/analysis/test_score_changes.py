@@ -10,7 +10,7 @@ from refusals import naming
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
-from adapter_probe.analysis import deltas
+from adapter_probe.analysis import score_changes
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import SPANS_COLUMNS
 
@@ -35,7 +35,7 @@ def reference_score(results, variant: int) -> float:
 @pytest.mark.parametrize("complement", [False, True])
 def test_every_span_is_scored_against_the_intact_row(make_results, metric, n_labels, complement):
     results = make_results(5, metric=metric, n_labels=n_labels, complement=complement)
-    frame = deltas.span_scores(results)
+    frame = score_changes.span_scores(results)
 
     intact = reference_score(results, results.row_names.index("intact"))
     expected = []
@@ -58,15 +58,15 @@ def test_the_order_of_the_rows_does_not_matter(make_results):
         outputs=results.outputs[order],
         row_names=tuple(results.row_names[i] for i in order),
     )
-    pd.testing.assert_frame_equal(deltas.span_scores(shuffled), deltas.span_scores(results))
+    pd.testing.assert_frame_equal(score_changes.span_scores(shuffled), score_changes.span_scores(results))
 
 
 @pytest.mark.parametrize("sites", ["both", "attention", "ffn"])
 @pytest.mark.parametrize("complement", [False, True])
 def test_the_rows_that_others_are_read_against(make_results, sites, complement):
     results = make_results(3, sites=sites, complement=complement)
-    assert results.row_names[deltas.intact_row(results)] == "intact"
-    assert results.row_names[deltas.removed_row(results)] == ("none" if complement else "0-2")
+    assert results.row_names[score_changes.intact_row(results)] == "intact"
+    assert results.row_names[score_changes.removed_row(results)] == ("none" if complement else "0-2")
 
 
 def test_without_an_intact_row_there_is_nothing_to_compare_with(make_results):
@@ -74,7 +74,7 @@ def test_without_an_intact_row_there_is_nothing_to_compare_with(make_results):
     masks = results.masks.copy()
     masks[:, 0] = False
     with pytest.raises(ResultsError, match=naming("no row", "adapter")):
-        deltas.span_scores(changed(results, masks=masks))
+        score_changes.span_scores(changed(results, masks=masks))
 
 
 def test_a_span_in_two_rows_is_refused(make_results):
@@ -82,7 +82,7 @@ def test_a_span_in_two_rows_is_refused(make_results):
     spans = results.spans.copy()
     spans[2] = spans[1]
     with pytest.raises(ResultsError, match=naming("0-0")):
-        deltas.span_scores(changed(results, spans=spans))
+        score_changes.span_scores(changed(results, spans=spans))
 
 
 @given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
@@ -91,11 +91,11 @@ def test_a_drop_of_exactly_the_tolerance_is_within(counts):
     delta = np.array([100 * (ablated / n - intact / n)])
     for tolerance, hundredths in ((0.0, 0), (0.5, 50), (1.0, 100), (2.0, 200)):
         exact = 10_000 * (intact - ablated) <= hundredths * n  # whole numbers: no rounding
-        assert deltas.within_tolerance(delta, tolerance)[0] == exact
+        assert score_changes.within_tolerance(delta, tolerance)[0] == exact
 
 
 def test_drops_have_no_minus_zero_and_keep_what_is_undefined():
-    drops = deltas.drop_points(np.array([0.0, -0.0, 1e-13, np.nan, -2.5]))
+    drops = score_changes.drop_points(np.array([0.0, -0.0, 1e-13, np.nan, -2.5]))
     assert not np.signbit(drops[:3]).any()
     np.testing.assert_array_equal(drops, [0, 0, 0, np.nan, 2.5])
-    assert not deltas.within_tolerance(np.array([np.nan]), 100.0)[0]
+    assert not score_changes.within_tolerance(np.array([np.nan]), 100.0)[0]

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from adapter_probe.analysis.deltas import StudyKind, drop_points, span_units
 from adapter_probe.analysis.removable import TOLERANCES, longest_removable
+from adapter_probe.analysis.score_changes import StudyKind, drop_points, span_units
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import metric_label
 from adapter_probe.records import RecordError, from_record, to_record

@@ -35,12 +35,12 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
-from .general_model import example_of, few_lengths, ignore_padding, inputs_of, place_of
 from .lanes import return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import Arrays
 from .rows import Scorer, rows_of
+from .switchable_model import example_of, few_lengths, ignore_padding, inputs_of, place_of
 from .written import WritingRunner, padded, prepared_runner
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _MOST_PADDING = 128
 _SHARE_OF_FREE = 0.5  # of the free memory, for finished weights
 
 
-class GeneralRunner:
+class ModelRunner:
     """A model of one lane, prepared on the shortest examples of a request.
 
     Args:
@@ -68,15 +68,15 @@ class GeneralRunner:
 
     note = ""  # what a user should know of how the variants are computed
 
-    def on(self, request: AblationRequest) -> GeneralRunner:
+    def on(self, request: AblationRequest) -> ModelRunner:
         """The same on other examples of the same kind."""
         other = copy(self)
         other._request = request
         return other
 
-    def twin(self) -> GeneralRunner:
+    def twin(self) -> ModelRunner:
         """The same on a copy that shares all weights."""
-        return GeneralRunner(self._request, self._replay.twin(), self._layout)
+        return ModelRunner(self._request, self._replay.twin(), self._layout)
 
     def outputs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
@@ -203,9 +203,9 @@ class GeneralRunner:
         return step
 
 
-def general_runners(
-    request: AblationRequest, dtype: torch.dtype, lanes: int, known: GeneralRunner | None = None
-) -> Iterator[GeneralRunner | WritingRunner]:
+def model_runners(
+    request: AblationRequest, dtype: torch.dtype, lanes: int, known: ModelRunner | None = None
+) -> Iterator[ModelRunner | WritingRunner]:
     """A runner for every lane, in a precision; the first is compared with the model's own forward.
 
     `known`: one in another precision, which runs whole texts; the new ones are for pairs alone.
@@ -222,7 +222,7 @@ def general_runners(
         added = bytes_of_finished(module) * (2 if third else 1)
         if added < _SHARE_OF_FREE * available_memory(request.device):
             finish_maps(module, settings.scale, settings.rank)
-    first: GeneralRunner | WritingRunner
+    first: ModelRunner | WritingRunner
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
     else:
@@ -232,7 +232,7 @@ def general_runners(
         replay, layout = _prepared(request, module, known, share)
         activate_in_maps(replay)
         replay.attend = attend
-        first = GeneralRunner(request, replay, layout)
+        first = ModelRunner(request, replay, layout)
     yield first
     if shares:  # else the lanes use one in turn
         for _ in range(lanes - 1):
@@ -240,7 +240,7 @@ def general_runners(
 
 
 def _prepared(
-    request: AblationRequest, module: nn.Module, known: GeneralRunner | None, share: bool
+    request: AblationRequest, module: nn.Module, known: ModelRunner | None, share: bool
 ) -> tuple[Replay, tuple[Layout, bool] | None]:
     """A model prepared on short examples, and the layout of a language model's rows, shared or not."""
     encoded, (device, dtype) = request.encoded, place_of(module)
