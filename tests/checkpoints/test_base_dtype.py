@@ -15,6 +15,7 @@ from adapter_probe.checkpoints.base import AnyLoaded, load_any_base
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.errors import CheckpointError
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.training.own_methods import load_base
 
@@ -76,7 +77,7 @@ def test_an_output_embedding_of_its_own_identifies_the_base_too(tmp_path: Path):
 
 
 def test_a_base_without_its_output_embedding_is_no_language_model(tmp_path: Path):
-    task = SimpleNamespace(kind="causal", label_names=())
+    task = SimpleNamespace(kind="causal", about=about_kind("causal"), label_names=())
     folder = saved(tmp_path, tied=False, kind=LlamaModel)
     with pytest.raises(CheckpointError, match=naming("1", "lm_head.weight")):
         load_base(find_any_base(folder), task, FullFineTuning(), 0)

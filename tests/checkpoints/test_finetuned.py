@@ -85,7 +85,7 @@ def test_a_span_off_gives_the_predictions_of_the_bases_layers(bert):
         ours = model.logits([row["text"] for row in ROWS], off=span)
         np.testing.assert_allclose(ours, logits(put_back(tuned, base, *span), tuned), atol=1e-5)
     (note,) = model.notes
-    assert says(note, "bert.embeddings.word_embeddings.weight", "--outside base", "classifier.bias")
+    assert says(note, "bert.embeddings.word_embeddings.weight", "outside='base'", "classifier.bias")
 
 
 @pytest.mark.slow

@@ -225,7 +225,7 @@ def test_rows_without_the_template_of_a_chat_model_are_remarked_on(checkpoint, t
         out = tmp_path / f"{name}-{place is None}"
         adapter_probe.ablate(checkpoint, base=place, data=file, out=out, spans="single")
         said[name, place] = capsys.readouterr().err
-    remark = "without", "chat template", "messages", "--apply-chat-template", "--task lm-eval:NAME"
+    remark = "without", "chat template", "messages", "apply_chat_template=True", "task='lm-eval:NAME'"
     remarked = [any(names(line, *remark) for line in text.splitlines()) for text in said.values()]
     assert remarked == [True, False, False]
 
