@@ -189,10 +189,16 @@ def as_strength(given: Any) -> float | str:
     wanted = "a number, numbers such as 1,1,0.5, or a JSON file of patterns and numbers"
     if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
         try:
-            given = json.loads(Path(given).read_text(encoding="utf-8"))
+            file, given = given, json.loads(Path(given).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ResultsError(f"--strength: cannot read {given}: {one_line(error)}") from error
+        if not given or not isinstance(given, (list, dict)):
+            raise ResultsError(
+                f"{file} has {given!r}; --strength takes a list of numbers, or patterns and numbers"
+            )
     try:
+        if isinstance(given, bool):
+            raise TypeError
         if isinstance(given, str):
             given = json.loads(given) if given.startswith("{") else [float(one) for one in given.split(",")]
             given = given[0] if isinstance(given, list) and len(given) == 1 else given

@@ -95,7 +95,7 @@ def taking(
             except TypeError as error:
                 fault = _unknown_argument(call, kwargs) or f"{function.__name__}() {error}"
                 raise TypeError(fault) from None
-            kinds = _kinds_of_fields(declared, function.__module__)
+            _, kinds = words_of(declared, function.__module__)
             values = {k: _fitting(k, v, kinds[k]) if k in kinds else v for k, v in bound.arguments.items()}
             with in_words_of(signature, kinds):
                 return function(declared(**values))
@@ -137,12 +137,8 @@ def _with_arguments(text: str, declared: type) -> str:
 @cache
 def words_of(declared: type, user: str) -> tuple[inspect.Signature, dict[str, tuple[Any, ...]]]:
     """The words of a function that takes a dataclass, see `adapter_probe.python_words.in_python`."""
-    return inspect.Signature(list(_parameters(declared))), _kinds_of_fields(declared, user)
-
-
-def _kinds_of_fields(declared: type, user: str) -> dict[str, tuple[Any, ...]]:
-    """The allowed kinds of a dataclass's fields, where they can be compared; see `annotations_of`."""
-    return _comparables({name: kinds_of(kind) for name, kind in annotations_of(declared, user).items()})
+    kinds = {name: kinds_of(kind) for name, kind in annotations_of(declared, user).items()}
+    return inspect.Signature(list(_parameters(declared))), _comparables(kinds)
 
 
 class Plannable(Protocol[P, StudyT, PlanT]):

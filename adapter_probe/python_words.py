@@ -78,8 +78,10 @@ def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any,
             return f"{name}={value}"
         if name == "columns" or value in (*_choices(name, kinds), "off") or _LITERAL.fullmatch(value):
             return f"{name}={value!r}"
-        if value == "must":
-            return f"{name} must"
+        if value in ("must", "has", "scales"):
+            return f"{name} {value}"
+        if not value and found.string[found.end() :].startswith(":"):
+            return name
         return f"{name}=" + (f" {value}" if value else "")
 
     return _OPTION.sub(argument, _ROWS.sub("data", message))

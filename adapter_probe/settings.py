@@ -42,7 +42,9 @@ Basis = Literal["estimate", "interval"]
 KAIMING = "kaiming"
 """PEFT's default initialisation of a LoRA: A uniform after He et al. 2015, B zero."""
 _LONGEST_SLUG = 64
-_IN_NAMES = str.maketrans({",": "+", "*": "x", " ": None, "/": "_", "\\": "_"})
+_IN_NAMES = str.maketrans(
+    {",": "+", "*": "x", "/": "_", "\\": "_", ":": "=", " ": None, '"': None, "{": None, "}": None}
+)
 """What stands in a folder's name for signs that shells and file systems give a meaning."""
 FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
 DEFAULT_FORMATS = ("pdf", "svg", "png")

@@ -125,10 +125,7 @@ def done_text(study: str, strength: float | str = 0.0, rank: int = 0) -> str:
 
 def best_span_text(study: str, strength: float | str = 0.0, rank: int = 0) -> str:
     """What the longest or shortest span within a tolerance is called; see `done_text`."""
-    if study == "kept":
-        return "shortest span estimated"
-    left = strength or rank
-    return f"longest span {done_text(study, strength, rank)}" if left else "longest span estimated"
+    return f"{'shortest' if study == 'kept' else 'longest'} span {done_text(study, strength, rank)}"
 
 
 # Names that papers print otherwise than data sets and harnesses write them; GLUE and SQuAD are known tasks.

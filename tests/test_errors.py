@@ -88,6 +88,8 @@ def test_the_line_has_no_control_characters():
         ("--generate needs a language model", "generate=True needs a language model"),
         ("give --metric tag_accuracy", "give metric='tag_accuracy'"),
         ("--strength 0.5 has no meaning", "strength=0.5 has no meaning"),
+        ("--strength has 3 strengths for", "strength has 3 strengths for"),
+        ("--strength: layers share", "strength: layers share"),
         ("on purpose (--columns prompt,text=a b)", "on purpose (columns='prompt,text=a' b)"),
         ("--layers 0-3 has no adapters", "layers='0-3' has no adapters"),
         ("--slurm takes one adapter", "cluster= takes one adapter"),

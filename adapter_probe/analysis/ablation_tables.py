@@ -82,8 +82,9 @@ def draws_for(results: AblationResults, tested: bool | None = None) -> int:
         own = about(results.metric)
         tested = not (own.is_proportion or own.distance)
     wanted = draws_wanted(int((results.spans[:, 0] >= 0).sum())) if tested else N_DRAWS
-    own = isinstance(results.metric, CustomMetric)
-    return results.metric.draws(wanted, len(results.masks)) if own else wanted
+    if isinstance(results.metric, CustomMetric):
+        return results.metric.draws(wanted, len(results.masks))
+    return wanted
 
 
 def draws_wanted(n_spans: int) -> int:

@@ -129,14 +129,18 @@ def _checked(
 
 def _example(rows: Rows, kind: str | None) -> str:
     """How columns are named where not all have a usual name."""
-    values = first_values(rows)
-    if hint := how_to_read(values, _LAYOUTS.get(kind, LABELLED)):
+    if hint := how_to_read(first_values(rows), _LAYOUTS.get(kind, LABELLED)):
         return hint
-    texts = (n for n, value in values.items() if is_text(value) and not n.lower().endswith("id"))
-    text = next(texts, "COLUMN")
+    text = _first_text(rows)
     text = text if text.lower() in _TEXTS else f"text={text}"
     others = ", or of preferences prompt=A,chosen=B,rejected=C" if kind == "regression" else ""
     return f"; name them with --columns {text},label=COLUMN (text=1,label=0 of a file without header){others}"
+
+
+def _first_text(rows: Rows) -> str:
+    """The first column that may have texts, as a suggestion."""
+    values = first_values(rows).items()
+    return next((n for n, value in values if is_text(value) and not n.lower().endswith("id")), "COLUMN")
 
 
 def text_columns(rows: Rows) -> Columns:
@@ -154,7 +158,7 @@ def text_columns(rows: Rows) -> Columns:
         refuse_other_rows(rows.path, rows.names)
         raise DataError(
             f"{rows.path}: no text column found (columns: {listed(rows.names)}); name it with --columns "
-            f"text={rows.names[0]}, or of pairs text_a and text_b"
+            f"text={_first_text(rows)}, or of pairs text_a and text_b"
         )
     _refuse_second(rows, text, next((free[name] for name in LABEL_COLUMNS if name in free), None), None)
     return Columns(text, None, "")

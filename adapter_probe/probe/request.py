@@ -122,7 +122,8 @@ class AblationRequest:
                 )
         if isinstance(self.encoded, EncodedBatches):
             return found
-        if self.generation is not None and (left := not_followed(base_of(opened.model))):
+        how = self.generation
+        if how is not None and (left := not_followed(base_of(opened.model), how.temperature)):
             found.append(
                 f"settings of the model's generation_config that are not followed: {', '.join(left)}"
             )

@@ -96,12 +96,22 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
     return own
 
 
-def not_followed(model: Any) -> list[str]:
-    """The model's own settings of `generate` that would write other texts and are left out, such as beams."""
+def not_followed(model: Any, temperature: float = 0.0) -> list[str]:
+    """The model's own settings of `generate` that would write other texts and are left out, such as beams.
+
+    Args:
+        model: the model.
+        temperature: at which the study draws tokens; 0 if it takes the likeliest.
+    """
     config = getattr(model, "generation_config", None)  # which a model of one's own may lack
     own: dict[str, Any] = {} if config is None else vars(config)
     neutral = {**_OF_SEARCH, **(_OF_DRAWING if own.get("do_sample") else {})}
-    return [f"{name}={own[name]}" for name, value in neutral.items() if own.get(name) not in (None, value)]
+    done = {"do_sample": temperature > 0, "temperature": temperature}
+    return [
+        f"{name}={own[name]}"
+        for name, value in neutral.items()
+        if own.get(name) not in (None, value, done.get(name, value))
+    ]
 
 
 def counts_padding(model: Any) -> bool:

@@ -230,7 +230,7 @@ class Prune(
         if isinstance(self.strength, str):
             if any(one is not None for one in (self.span, self.within, self.rank, self.ranks)):
                 raise ResultsError(
-                    f"--strength {self.strength} says what becomes of every layer; give it without --span, "
+                    "several strengths say what becomes of every layer; give --strength without --span, "
                     "--within and ranks"
                 )
             refuse_full(Path(self.out))

@@ -102,6 +102,8 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
     metric, unused = None, False
+    texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
+    of_trainers_own = isinstance(call.checkpoint, Trainer) and not texts and call.batches is None
     if isinstance(trainer := call.checkpoint, Trainer):
         with left_as_it_was(trainer.model):  # type: ignore[attr-defined]  # making batches may leave hooks
             call, metric = of_trainer(call, trainer)
@@ -125,10 +127,13 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
             assert opened.examples is not None, "a trainer's metric is of its batches"
             call = replace(call, metric=metric.of_model(opened.opened, opened.examples))
             opened = opened.with_note(metric.said)
-        if isinstance(trainer, Trainer) and call.batches is not None:
-            opened = opened.of_source(f"the evaluation set of a {type(trainer).__name__}")
-            given = call.batches
-            preferences = len(given.answers) if isinstance(given, TokenisedPreferences) else 0
+        if of_trainers_own:
+            rows = call.batches
+            if rows is None:
+                preferences = len(call.data)  # type: ignore[arg-type]  # texts of the evaluation set
+            else:
+                opened = opened.of_source(f"the evaluation set of a {type(trainer).__name__}")
+                preferences = len(rows.answers) if isinstance(rows, TokenisedPreferences) else 0
             for note in differences_of(trainer, opened.opened.description.task.kind, preferences):
                 opened = opened.with_note(note)
         if call.name:

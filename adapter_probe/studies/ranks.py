@@ -57,7 +57,6 @@ class RunRanks(OnOneMachine):
         1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
     )
     strength: float = fixed(0.0)
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
     outside: OutsideChoice = fixed("finetuned")
     against: ExampleSource = fixed(())
 

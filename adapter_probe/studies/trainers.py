@@ -89,7 +89,8 @@ def _evaluated(trainer: Any, data: Any) -> list[Any]:
     if getattr(trainer.args, "dataloader_drop_last", False):
         rows = rows[: len(rows) // size * size]
     if not rows:
-        raise DataError("the trainer's evaluation set has no rows that fill a batch (dataloader_drop_last)")
+        dropped = " that fill a batch (dataloader_drop_last)" if len(data) else ""
+        raise DataError(f"the trainer's evaluation set has no rows{dropped}")
     return rows
 
 
@@ -125,7 +126,9 @@ def _differences_of_losses(trainer: Any) -> list[str]:
         "compute_loss_func": getattr(trainer, "compute_loss_func", None),
         "a compute_loss of its own": library not in ("transformers", *_LIBRARIES),
         "loss_type='dft'": getattr(args, "loss_type", "") == "dft",
-        "the routers' auxiliary loss": getattr(trainer.model.config, "output_router_logits", False),
+        "the routers' auxiliary loss": getattr(
+            getattr(trainer.model, "config", None), "output_router_logits", False
+        ),
     }
     names = [name for name, value in own.items() if value]
     found = [f"the trainer's eval_loss is by {name}, which the study's nll is without" for name in names]

@@ -45,9 +45,11 @@ def test_a_study_is_told_by_its_numbers():
     assert value_of(rows, "majority class") == "50.0%"
     assert names(value_of(rows, "largest", "layer"), "layer 2", "drop 5.0 points")
     assert names(value_of(rows, "significant"), "3 of 10 spans", "0.05")
-    assert value_of(rows, "longest span estimated", "0.5 points") == "none"
-    assert names(value_of(rows, "longest span estimated", "2 points"), "layers 0-1", "2 layers", "1.3 points")
-    assert names(value_of(rows, "longest span estimated", "2 points"), "95% interval", "-0.5 to 3.0 points")
+    assert value_of(rows, "longest span switched off", "0.5 points") == "none"
+    assert names(value_of(rows, "span switched off", "2 points"), "layers 0-1", "2 layers", "1.3 points")
+    assert names(
+        value_of(rows, "longest span switched off", "2 points"), "95% interval", "-0.5 to 3.0 points"
+    )
     sure = value_of(rows, "by the 95% bound", "2 points")
     assert names(sure, "layer 3", "gain 0.5 points")
     assert "1 layer" not in sure
@@ -112,7 +114,7 @@ def test_kept_spans_and_modules():
     )  # fmt: skip
     rows = ablation_rows(kept)
     assert names(value_of(rows, "best", "layer"), "layer 1", "drop 3.0 points")
-    assert value_of(rows, "shortest span estimated", "1 point") == "none"
+    assert value_of(rows, "shortest span kept on", "1 point") == "none"
     gain, loss = LayerDrop(0, 1.0), LayerDrop(2, -4.0, last_layer=3)
     of = {"q": ModuleDrop(-6.0, loss), "v": ModuleDrop(2.0, gain), "o": ModuleDrop(None, None)}
     for study, done, told in (
@@ -135,13 +137,13 @@ def test_each_stack_is_told_under_its_name():
     assert value_of(rows, "encoder", "all", "off") == "drop 20.0 points"
     assert value_of(rows, "decoder", "all", "off") == "drop 1.0 point"
     assert value_of(rows, "decoder", "note") == "Nothing."
-    assert value_of(rows, "encoder", "estimated", "0.5 points") == "none"
+    assert value_of(rows, "encoder", "longest span switched off", "0.5 points") == "none"
     assert next(name for name, _ in rows if "bound" in name).startswith("  encoder: ")
     assert not [name for name, _ in rows if "span" in name and "decoder" in name]
     study = Ablation(record_of(pd.DataFrame()))
     several = replace(study, record=replace(study.record, summary=replace(SUMMARY, stacks=stacks)))
     *_, best = repr(several).splitlines()
-    assert names(best, "encoder", "longest span estimated", "2 points", "layers 0-1")
+    assert names(best, "encoder", "longest span switched off", "2 points", "layers 0-1")
     assert len(repr(study).splitlines()) == 2  # which has no spans to tell of
 
 

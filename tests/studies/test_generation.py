@@ -18,6 +18,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import adapter_probe
 from adapter_probe.errors import AdapterProbeError, DataError
+from adapter_probe.replay.decoding import not_followed
 
 NEW = 6
 PROMPTS = ["ab c12", "b 1", "abab 2 c", "c c", "12 21 a", "b"]
@@ -289,6 +290,14 @@ SETTINGS: dict[str, tuple[dict[str, object], str]] = {
     "force_words_ids": ({"force_words_ids": [[5]]}, "does not run through its own generate"),
     "token_healing": ({"token_healing": True}, "does not run through its own generate"),
 }
+
+
+def test_the_drawing_that_a_study_does_itself_is_followed(checkpoint):
+    model = reference(checkpoint, "CAUSAL_LM")[0].get_base_model()
+    model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9)
+    assert not_followed(model, 0.6) == ["top_p=0.9"]
+    assert not_followed(model, 0.5) == ["temperature=0.6", "top_p=0.9"]
+    assert not_followed(model) == ["do_sample=True", "temperature=0.6", "top_p=0.9"]
 
 
 @pytest.mark.slow

@@ -271,16 +271,20 @@ def test_strength_equal_scaled_factors(given_as: str):
         (0, 0.0),
         ("0.5", 0.5),
         ("-1", -1.0),
+        (Path("s.json"), "1,0.5"),
         ([1, 0.5], "1,0.5"),
         ("1,0.5", "1,0.5"),
         ({"query": 0}, '{"query": 0.0}'),
         ('{"query": 0}', '{"query": 0.0}'),
     ],
 )
-def test_one_strength_or_those_of_layers(given, kept):
+def test_one_strength_or_those_of_layers(given, kept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("s.json").write_text("[1, 0.5]")
     settings = AblationSettings(strength=given)
     assert (settings.strength, settings.scale) == (kept, kept if isinstance(kept, float) else 0.0)
     assert replace(settings, sites="ffn").strength == kept
+    assert set(settings.slugs().get("strength", "")).isdisjoint(' "{}:*?<>|')
     if kept:
         with pytest.raises(ResultsError, match=naming("--rank 1", "--strength")):
             replace(settings, rank=1)
@@ -294,7 +298,8 @@ def test_one_strength_or_those_of_layers(given, kept):
         ({"strength": [0.5, 1]}, ["strength", "2", "4 layers"]),
         ({"strength": {"x_proj": 0.5}}, ["strength", "'x_proj'", "query"]),
         ({"strength": "1,a"}, ["strength must", "1,1,0.5"]),
-        ({"strength": [1, 1, 1, 1]}, ["strength=", "1", "intact"]),
+        ({"strength": True}, ["strength", "True"]),
+        ({"strength": [1, 1, 1, 1]}, ["strength has", "1", "intact"]),
     ],
 )
 def test_bad_names_and_strengths(asked: dict, facts: list[str]):

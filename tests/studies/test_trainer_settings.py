@@ -126,6 +126,15 @@ def test_what_a_trainer_does_otherwise_is_said(case, tmp_path):
         assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_loss"], rel=1e-5)
 
 
+def test_what_a_trainer_does_is_not_said_of_other_batches(tmp_path):
+    trainer = trainer_in(tmp_path, dataloader_drop_last=True)
+    batches = list(trainer.get_eval_dataloader())
+    study = ap.ablate(trainer, batches=batches, spans="single", progress=False)
+    said = "\n".join(study.question)
+    assert "last rows are left out" not in said
+    assert "evaluation set" not in said
+
+
 def test_routers_losses_are_named(tmp_path):
     trainer = trainer_in(tmp_path)
     trainer.model.config.output_router_logits = True
