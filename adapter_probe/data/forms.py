@@ -70,14 +70,14 @@ def answer_role(way: str) -> Role:
     return role("the answer", _ANSWER, way)
 
 
-class Examined:
-    """What the rows of a study answer, whatever their kind; those of a language model answer otherwise.
+class ExampleRows:
+    """The rows of a study, of any kind of task, with what `Requests` of language models have otherwise.
 
     Attributes:
         generation: how the answers are written, an `adapter_probe.data.generating.Generation`; None of all
             others.
         documents: the documents of tasks of lm-evaluation-harness; empty of all others.
-        templated: whether a chat template has no part in them, or wrote all of them.
+        templated: whether no chat template is missing: all rows went through one, or none could.
     """
 
     generation: Any = None
@@ -87,17 +87,17 @@ class Examined:
     @property
     def are_texts(self) -> bool:
         """Whether whole texts are scored by their likelihood."""
-        return getattr(self, "form", "") == "text"
+        return False
 
     @property
     def are_choices(self) -> bool:
         """Whether one of several continuations is right."""
-        return getattr(self, "form", "") == "choice"
+        return False
 
     @property
     def are_preferences(self) -> bool:
         """Whether they are a chosen and a rejected answer."""
-        return getattr(self, "form", "") == "preference"
+        return False
 
     @property
     def groups(self) -> list[str]:

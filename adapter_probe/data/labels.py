@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, Examined
+from adapter_probe.data.forms import DataForm, ExampleRows
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError, listed, must_be, shown
@@ -213,7 +213,7 @@ def class_indices(
 
 
 @dataclass(frozen=True, eq=False)
-class Split(Examined):
+class Split(ExampleRows):
     """Labelled texts.
 
     Attributes:
@@ -235,7 +235,7 @@ class Split(Examined):
         return len(self.texts)
 
     def right(self, task: TaskSpec) -> str:
-        """See `Examined.right`."""
+        """See `ExampleRows.right`."""
         if self.labels.ndim > 1:
             return ""
         if task.about.has_classes:

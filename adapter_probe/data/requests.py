@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, Examined, refuse_unread
+from adapter_probe.data.forms import DataForm, ExampleRows, refuse_unread
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text, uncompressed
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
@@ -33,7 +33,7 @@ FORM_METRICS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Requests(Examined):
+class Requests(ExampleRows):
     """The examples of a language model.
 
     Attributes:
@@ -58,6 +58,21 @@ class Requests(Examined):
     generation: Generation | None = None
     about: DataForm | None = None
 
+    @property
+    def are_texts(self) -> bool:
+        """See `ExampleRows.are_texts`."""
+        return self.form == "text"
+
+    @property
+    def are_choices(self) -> bool:
+        """See `ExampleRows.are_choices`."""
+        return self.form == "choice"
+
+    @property
+    def are_preferences(self) -> bool:
+        """See `ExampleRows.are_preferences`."""
+        return self.form == "preference"
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -68,11 +83,11 @@ class Requests(Examined):
 
     @property
     def groups(self) -> list[str]:
-        """See `Examined.groups`."""
+        """See `ExampleRows.groups`."""
         return [row.group for row in self.rows]
 
     def right(self, task: Any) -> str:
-        """See `Examined.right`."""
+        """See `ExampleRows.right`."""
         if self.generation is not None:
             return listed(self.rows[0].choices)
         return f"number {self.rows[0].gold + 1}" if len(self.rows[0].choices) > 1 else ""

@@ -15,7 +15,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, Examined
+from adapter_probe.data.forms import DataForm, ExampleRows
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError, listed, shown
 
@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Questions(Examined):
+class Questions(ExampleRows):
     """Questions, their contexts, and their true answers.
 
     Attributes:
@@ -71,7 +71,7 @@ class Questions(Examined):
         return self.paragraph
 
     def right(self, task: TaskSpec) -> str:
-        """See `Examined.right`."""
+        """See `ExampleRows.right`."""
         return listed(dict.fromkeys(answer.text for answer in self.answers[0]))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
 from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
-from adapter_probe.data.forms import DataForm, Examined, disagreeing, filled, refuse_unread
+from adapter_probe.data.forms import DataForm, ExampleRows, disagreeing, filled, refuse_unread
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
@@ -29,7 +29,7 @@ _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")
 
 
 @dataclass(frozen=True, eq=False)
-class Tagged(Examined):
+class Tagged(ExampleRows):
     """Sentences.
 
     Attributes:
@@ -53,7 +53,7 @@ class Tagged(Examined):
         return np.array([len(words) for words in self.words])
 
     def right(self, task: TaskSpec) -> str:
-        """See `Examined.right`."""
+        """See `ExampleRows.right`."""
         return " ".join(task.label_names[tag] for tag in self.tags[0])
 
 
