@@ -252,23 +252,23 @@ def count_ticks(
 
     def fit(ax: Axes) -> None:
         widest = "0.01" if shares else "100" if limits[0] >= 1 and np.isnan(base) else "1000"
-        widths = widest, max(texts, key=len, default="")
-        labels = [_some_of(own, wide, ax, int(has_zero)) for own, wide in zip((powers, texts), widths)]
-        joined = ["\n".join(pair) if np.isfinite(base) else pair[0] for pair in zip(*labels)]
+        joined = [f"{power}\n{text}" if np.isfinite(base) else power for power, text in zip(powers, texts)]
+        joined = _some_of(joined, (widest, *texts), ax, int(has_zero))
         ax.set_xticks([nothing, *decades] if has_zero else decades, labels=["0"] * has_zero + joined)
 
     fit(ax)
     before_drawing(ax, fit)
 
 
-def _some_of(labels: Sequence[str], widest: str, ax: Axes, n_before: int) -> list[str]:
+def _some_of(labels: Sequence[str], words: Sequence[str], ax: Axes, n_before: int) -> list[str]:
     """The labels of decades, of those that would touch each other or ticks before them some alone.
 
-    `widest` is as wide as the widest.
+    The widest of `words` is as wide as the widest label.
     """
     low, high = ax.get_xlim()
     apart = size_in_points(ax)[0] / np.log10(high / low)
-    step = max(1, int(np.ceil(1.2 * style.text_width(widest, style.tick_size()) / apart)))
+    widest = max(style.text_width(one, style.tick_size()) for one in words)
+    step = max(1, int(np.ceil(1.2 * widest / apart)))
     return [label if (n + n_before) % step == 0 else "" for n, label in enumerate(labels)]
 
 

@@ -71,7 +71,8 @@ def model_card(
     """
     given = [studies_of([one]) for one in as_tuple(folders)]  # of a checkpoint, other studies beside them too
     found = [[study.record for study in own if isinstance(study, Ablation)] for own in given]
-    records = list({record.folder.resolve(): record for own in found for record in own}.values())
+    every = [record for own in found for record in own]
+    records = list({(one.folder.resolve(), one.summary.task): one for one in every}.values())
     if not records or not all(found):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")
     options = FigureOptions(PAPER, formats=("png",), tolerance=as_points("--tolerance", tolerance))
