@@ -53,7 +53,7 @@ def test_fewer_rows_pass_together_with_the_same_results(
     np.testing.assert_allclose(found.results.outputs, whole.results.outputs, atol=atol)
     said = capsys.readouterr().err
     assert "out of memory, so" in said
-    assert "--tokens-per-pass" in said
+    assert "tokens_per_pass=" in said
 
 
 def test_what_does_not_fit_at_all_ends_in_one_line(checkpoint, devices, tmp_path):

@@ -228,7 +228,7 @@ GOOD = TEXTS[0]
         (
             [GOOD],
             {"reference": "off", "strength": 0.5},
-            ("reference='off'", "strength=", "ref_chosen_logps"),
+            ("reference='off'", "strength", "ref_chosen_logps"),
         ),
         ([{"text": "a"}], {"reference": "off"}, ("reference='off'", "chosen, rejected")),
     ],
