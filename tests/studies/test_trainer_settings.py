@@ -123,7 +123,12 @@ def test_what_a_trainer_does_otherwise_is_said(case, tmp_path):
     differs = "the trainer's eval_loss" in said
     assert differs == (case not in ("one row a batch",))
     if not differs:
-        assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_loss"], rel=1e-5)
+        # Transformers 5.9 divides by one token more, which has no prediction.
+        with torch.no_grad():
+            losses = [float(trainer.model(**batch).loss) for batch in trainer.get_eval_dataloader()]
+        assert study.summary.intact_score == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+        if Version(transformers.__version__) >= Version("5.20"):
+            assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_loss"], rel=1e-5)
 
 
 def test_what_a_trainer_does_is_not_said_of_other_batches(tmp_path):
