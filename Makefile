@@ -24,13 +24,8 @@ NUMERIC := $(addprefix tests/,\
 # processors alone, of MKL.
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
-# Tests of devices themselves, and of whole calls whose device is chosen by default: those that passed on the played
-# one. ALL=1 runs every quick test of the folders that put tensors on a device, and the slow ones of devices.
-ON_DEVICE := tests/device $(addprefix tests/,\
-	probe/test_ablation.py probe/test_runners.py \
-	studies/test_ablation.py studies/test_comparison.py studies/test_data_comparison.py studies/test_embeddings.py \
-	studies/test_foreign.py)
-MAY_USE_DEVICE := $(addprefix tests/,device probe replay studies training checkpoints models jobs data)
+# The folders whose tests put tensors on a device. The others draw, print, read tables or files, and never do.
+ON_DEVICE := $(addprefix tests/,device probe replay studies training checkpoints models jobs data)
 
 .DEFAULT_GOAL := help
 ifeq ($(filter .venv-%,$(MAKECMDGOALS)),)  # environments are made side by side: what takes long is to download
@@ -57,9 +52,9 @@ test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed 
 	@$(PLAIN) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 	@$(AVX2) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
-test-device: $(VENV)/.installed-dev ## quick tests on an accelerator that is played with true numbers; ALL=1 for all that may use it
-	@PYTHONPATH=tests/fixtures/pretend $(PYTEST) $(if $(ALL),$(MAY_USE_DEVICE),$(ON_DEVICE)) \
-		-m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
+test-device: $(VENV)/.installed-dev ## quick tests on an accelerator that is played with true numbers; ALL=1 for slow ones of devices, too
+	@PYTHONPATH=tests/fixtures/pretend $(PYTEST) $(ON_DEVICE) -m "not slow and not real_data" \
+		--hypothesis-profile=quick $(ARGS)
 	@$(if $(ALL),PYTHONPATH=tests/fixtures/pretend $(PYTEST) tests/device -m "slow and not real_data" $(ARGS))
 
 test-versions: ## the demo and quick tests, with the lowest and the newest versions of all packages and of Python

@@ -14,6 +14,7 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from peft_folders import IDS, KV, T5, reference, saved, written
 from refusals import naming
+from tiers import on_processor
 from transformers import T5Config, T5ForConditionalGeneration
 
 import adapter_probe
@@ -210,7 +211,10 @@ def test_the_models_own_stop_strings_end_a_text(checkpoint, tmp_path):
     [
         lambda prompt, text: {"stop_strings": prompt[-1] + text[0]},
         lambda prompt, text: {"stop_strings": [prompt[-2:] + text[:2]]},
-        lambda prompt, text: {"watermarking_config": {"greenlist_ratio": 0.5, "bias": 9.0}},
+        pytest.param(
+            lambda prompt, text: {"watermarking_config": {"greenlist_ratio": 0.5, "bias": 9.0}},
+            marks=on_processor("a device in Python has no generator of random numbers of its own"),
+        ),
     ],
     ids=["a stop string that begins in the prompt", "longer", "watermark"],
 )

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
+from tiers import on_processor
 from trainer import still
 
 import adapter_probe.training.loop as loop
@@ -61,7 +62,7 @@ def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_
     original = TrainingModel.evaluate
 
     def evaluate(model, encoded):
-        after_epoch.append({n: p.detach().numpy().copy() for _, n, p in model.named_roles()})
+        after_epoch.append({n: p.detach().cpu().numpy().copy() for _, n, p in model.named_roles()})
         return original(model, encoded)
 
     monkeypatch.setattr(TrainingModel, "evaluate", evaluate)
@@ -151,6 +152,7 @@ def test_only_bfloat16_trains_by_own_attention():
         assert ("ScaledDotProduct" in type(attended.grad_fn).__name__) is (dtype == "float32")
 
 
+@on_processor("it runs the model by hand, under the processor's autocast")
 def test_bfloat16_products_are_of_the_weights_as_they_are_now(
     tiny_base, short_task, train, tmp_path, monkeypatch
 ):
