@@ -22,7 +22,7 @@ class RankSummary(JudgedSummary):
         largest: the largest rank of a tuned matrix, so that as many directions are all.
         effective: the mean effective rank of the tuned matrices, see `effective_rank`.
         within_points: what the needed directions may cost, in points.
-        needed: the fewest directions in every map that cost at most this on the examples that they are
+        needed: the fewest directions in every matrix that cost at most this on the examples that they are
             chosen on.
         energy: the share of the change's energy that these directions have.
     """
@@ -71,10 +71,10 @@ def effective_rank(values: np.ndarray) -> float:
 
 
 def energy_kept(spectra: pd.DataFrame, rank: int, inside: np.ndarray | None = None) -> float:
-    """The share of the squared singular values that the largest of every map have; NaN of no change.
+    """The share of the squared singular values that the largest of every matrix have; NaN of no change.
 
     Args:
-        rank: how many of each map are kept.
+        rank: how many of each matrix are kept.
         inside: bool ``[rows]``, the rows of the maps that are truncated; by default all.
     """
     energy = spectra["value"].to_numpy(float) ** 2

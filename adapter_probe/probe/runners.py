@@ -397,7 +397,7 @@ def nearby(lengths: np.ndarray, items: np.ndarray, most: int) -> Iterator[np.nda
 
 
 def alike(lengths: np.ndarray, items: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
-    """Different items in groups of one length, of at most so many tokens."""
+    """The items in groups of one length; with `most`, each item once and at most so many tokens a group."""
     items = items if most is None else np.unique(items)
     for length in np.unique(lengths[items]):
         group = items[lengths[items] == length]

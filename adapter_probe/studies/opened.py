@@ -102,8 +102,7 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
     metric, unused = None, False
-    texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
-    of_trainers_own = isinstance(call.checkpoint, Trainer) and not texts and call.batches is None
+    of_trainers_own = isinstance(call.checkpoint, Trainer) and call.batches is None and not _names_texts(call)
     if isinstance(trainer := call.checkpoint, Trainer):
         with left_as_it_was(trainer.model):  # type: ignore[attr-defined]  # making batches may leave hooks
             call, metric = of_trainer(call, trainer)
@@ -113,7 +112,7 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
     if call.batches is None and (rows := token_rows(call.data)) is not None:
         call = replace(call, data=(), batches=rows)
-    texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
+    texts = _names_texts(call)
     if texts == (call.batches is not None):
         given = (
             "both data and batches are given; give one of them"
@@ -150,6 +149,11 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
             opened,
             temporary,
         )
+
+
+def _names_texts(call: Called) -> bool:
+    """Whether the arguments name texts: data or a task."""
+    return bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
 
 
 def _given(call: Ablate, model: Any) -> Given:
