@@ -46,8 +46,6 @@ Found = dict[str, dict[str, float]]
 Check = Callable[[Generator, int], Found]
 ENDS = np.argwhere(np.triu(np.ones((LAYERS, LAYERS), dtype=bool)))
 LENGTHS = np.ptp(ENDS, axis=1) + 1
-OF_MANY = ("accuracy", "F1 of half", "MCC", "exact match", "answer F1", "loss", "bits", "Pearson", "entity")
-"""Cases that are simulated with 10,000 examples too; the others take long and differ little from 1,000 on."""
 
 
 def _remembering(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -267,8 +265,6 @@ def checks() -> Iterator[tuple[str, int, Check, float]]:
     for n in SIZES:
         least = 0.93 if n < 100 else 0.94
         for name, (make, _) in CASES.items():
-            if n > 1000 and not name.startswith(OF_MANY):
-                continue
             yield f"{name} [{truths[name]:.2f}]", n, partial(single, make, truths[name]), least
         for name, drop, redrawn in (
             ("drop 2, many changes", 0.02, 0.3), ("drop 1, few changes", 0.01, 0.02),
@@ -276,29 +272,21 @@ def checks() -> Iterator[tuple[str, int, Check, float]]:
         ):  # fmt: skip
             yield f"map, {name}", n, partial(whole_map, drop, redrawn), least
         yield "chosen among independent spans", n, chosen, least
-        if n <= 1000:
-            for name in (
-                "F1 of half, few changes, no effect",
-                "loss, lognormal 1, no effect",
-                "loss, lognormal 1.5, no effect",
-                "loss, t3, no effect",
-            ):
-                yield f"40 spans, {name}", n, partial(many_tests, CASES[name][0], False), least
-            for tail, effect in (
-                ("normal", 0.4),
-                ("normal", 0.8),
-                ("lognormal 1", 0.8),
-                ("lognormal 1", -0.8),
-            ):
-                check = partial(many_tests, texts("nll", tail, effect), True)
-                yield f"40 spans, loss, {tail}, effect {effect:g}", n, check, least
-        for n_seeds in (2, 3, 4, 5) if n <= 1000 else (2, 3):
+        for name in (
+            "F1 of half, few changes, no effect", "loss, lognormal 1, no effect",
+            "loss, lognormal 1.5, no effect", "loss, t3, no effect",
+        ):  # fmt: skip
+            yield f"40 spans, {name}", n, partial(many_tests, CASES[name][0], False), least
+        for tail, effect in (("normal", 0.4), ("normal", 0.8), ("lognormal 1", 0.8), ("lognormal 1", -0.8)):
+            check = partial(many_tests, texts("nll", tail, effect), True)
+            yield f"40 spans, loss, {tail}, effect {effect:g}", n, check, least
+        for n_seeds in (2, 3, 4, 5):
             for spread, drop, alike in (
                 (0.0, 0.0, 0.5), (0.01, 0.0, 0.5), (0.03, 0.0, 0.5), (0.01, 0.0, 0.95), (0.01, 0.05, 0.5),
             ):  # fmt: skip
                 name = f"mean of {n_seeds} seeds, s.d. {100 * spread:g}, drop {100 * drop:g}, alike {alike:g}"
                 yield name, n, partial(seeds, n_seeds, spread, drop, alike), 0.93 if n_seeds == 2 else least
-        for n_seeds, spread in ((2, 0.01), (3, 0.01), (5, 0.0), (5, 0.01)) if n <= 1000 else ():
+        for n_seeds, spread in ((2, 0.01), (3, 0.01), (5, 0.0), (5, 0.01)):
             name = f"chosen by means of {n_seeds} seeds, s.d. {100 * spread:g}"
             yield name, n, partial(chosen_by_means, n_seeds, spread), least
         for name, makes, truth in _pairs():
