@@ -19,7 +19,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(DOCS))
-from gallery_cases import CASES, Case, write  # noqa: E402
+from gallery_cases import CASES, Case  # noqa: E402
 
 STYLES = ("paper", "talk")
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Gallery of figures</title><style>
@@ -33,22 +33,31 @@ figcaption { font-size: 12px; color: #5c5d66; max-width: 640px; }
 img { background: #fff; max-width: 100%; }</style>"""
 
 
-def draw(out: Path, results: Path, cases: list[Case], every_style: bool) -> None:
-    """Draw the cases with the package that this interpreter imports: ``OUT/CASE/STYLE/*.png``."""
+def draw(out: Path, results: Path, cases: list[Case], every_style: bool) -> int:
+    """Draw the cases with the package that this interpreter imports: ``OUT/CASE/STYLE/*.png``.
+
+    Returns:
+        how many cases could not be drawn: an earlier package may be unable to read today's results.
+    """
     import adapter_probe
     from adapter_probe.figures.venues import VENUES
 
+    failed = 0
     for case in cases:
-        studies = case.studies(results)
+        try:
+            studies, arguments = case.studies(results), case.arguments(results)
+        except adapter_probe.AdapterProbeError as error:
+            print(f"{case.name} is not drawn: {error}", file=sys.stderr)
+            failed += 1
+            continue
         for style in VENUES if every_style and case.every_style else STYLES:
-            adapter_probe.draw(
-                studies, out=out / case.name / style, style=style, formats="png", **case.arguments(results)
-            )
+            adapter_probe.draw(studies, out=out / case.name / style, style=style, formats="png", **arguments)
         print(case.name, file=sys.stderr)
+    return failed
 
 
 def draw_as(revision: str, out: Path, arguments: list[str]) -> None:
-    """Draw with the code of a commit, on the results that today's code has written."""
+    """Draw with the code of a commit, on the results that today's code has written or, unread, on its own."""
     packed = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
     source = out / "source"
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -57,8 +66,14 @@ def draw_as(revision: str, out: Path, arguments: list[str]) -> None:
     package.mkdir(parents=True)
     for part in (*(source / "adapter_probe").iterdir(), source / "cli", source / "figures"):
         (package / part.name).symlink_to(part)
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     command = [sys.executable, str(DOCS / "gallery.py"), str(out), "--draw", *arguments]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(package.parent)})
+    if subprocess.run(command, env=environment).returncode:
+        own = [sys.executable, str(source / "docs" / "gallery.py"), str(out / "own"), *arguments]
+        subprocess.run(own, check=True, env=environment)
+        for case in (out / "own" / "now").iterdir():
+            if not (out / case.name).exists():
+                case.rename(out / case.name)
 
 
 def page(out: Path, cases: list[Case], before: str = "") -> str:
@@ -138,15 +153,17 @@ def main(given: list[str]) -> int:
         parser.error(f"no such case; there are {', '.join(case.name for case in CASES)}")
     out = asked.out.resolve()
     if asked.draw:
-        draw(out, out.parent / "results", cases, asked.all_styles)
-        return 0
+        return int(draw(out, out.parent / "results", cases, asked.all_styles) > 0)
     for old in (out / "results", out / "before", *(out / "now" / case.name for case in cases)):
         shutil.rmtree(old, ignore_errors=True)
-    write(out / "results", cases)
+    from gallery_results import write  # which needs today's code
+
+    write(out / "results", [name for case in cases for name in case.results])
     arguments = ["--only", *(case.name for case in cases), *["--all-styles"] * asked.all_styles]
     if asked.before:
         draw_as(asked.before, out / "before", arguments)
-    draw(out / "now", out / "results", cases, asked.all_styles)
+    if draw(out / "now", out / "results", cases, asked.all_styles):
+        return 1
     (out / "index.html").write_text(page(out, cases, asked.before), "utf-8")
     print(out / "index.html")
     return 0

@@ -9,6 +9,7 @@ worse, and the drop is the rise of the loss, in hundredths of nats or bits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
@@ -211,7 +212,7 @@ def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> 
 def model_of(results: AblationResults) -> str | None:
     """The base, and what was trained on it, in words; None where neither is known."""
     settings = results.settings
-    return model_text(str(settings.get("base", "")), settings.get("method") or {}) or None
+    return model_text(PurePath(str(settings.get("base", ""))).name, settings.get("method") or {}) or None
 
 
 def finite_or_none(value: float) -> float | None:

@@ -71,16 +71,19 @@ def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
 def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     """The given ablations and those in the given folders, one each: other studies beside it are left out.
 
-    Of several ablations in a folder it is the one whose name all folders have.
+    Of several ablations in a folder it is the one whose name all folders have; of several of these it is
+    that of spans of layers, not a map of layers and modules.
 
     Raises:
         ResultsError: as `load`, or a study is not an ablation.
     """
-    there = [_ablations_in(one) for one in given]
+    there = [ablations_in(one) for one in given]
     names = [{path.name for path in own} for own in there if own]
     found: list[Any] = []
     for one, own in zip(given, there):
         alike = own if len(own) == 1 else [path for path in own if all(path.name in some for some in names)]
+        if len(alike) > 1:
+            alike = [path for path in alike if "module" not in read_spans(path)]
         found.append(one if isinstance(one, Ablation) else load(alike[0] if len(alike) == 1 else one))
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):
@@ -89,7 +92,7 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     return found
 
 
-def _ablations_in(folder: Any) -> list[Path]:
+def ablations_in(folder: Any) -> list[Path]:
     """The ablations in a folder, which other studies may be beside; none in what is no folder."""
     there = find_results([folder]) if isinstance(folder, (str, Path)) else []
     return [path for path in there if (path / AblationRecord.known_by).is_file()]

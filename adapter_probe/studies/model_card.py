@@ -145,7 +145,7 @@ def _metadata(records: Sequence[AblationRecord]) -> str:
     on_hub = dict.fromkeys(one.dataset_type for one in scores if one.dataset_type != one.dataset_name)
     card = ModelCardData(
         model_name=_name(records[0]),
-        base_model=_hub_id(described),
+        base_model=_hub_id(described) or records[0].summary.base,
         library_name=library,
         datasets=list(on_hub) or None,
         metrics=list(dict.fromkeys(one.metric_type for one in scores)) or None,

@@ -42,7 +42,7 @@ from adapter_probe.version import __version__
 from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
-from .load import studies_of
+from .load import ablations_in, ablations_of, studies_of
 from .study_base import DrawnStudy, StoredStudy
 from .sweep_trials import Sweep
 
@@ -82,18 +82,20 @@ def report(call: Report) -> ReportPage:
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
-    if call.compare and len(ablations) != 2:
-        raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
-    joined: list[Ablation | Average | Comparison] = []
-    joined += [study for study in studies if isinstance(study, (Average, Comparison))]
-    joined += ablations if call.average or call.compare else []
+    held = [one for one in as_tuple(call.folders) if isinstance(one, Ablation) or ablations_in(one)]
+    # One folder may hold all; of several, each has one, as in `compare` and `average`.
+    chosen = ablations_of(held) if (call.average or call.compare) and len(held) > 1 else ablations
+    if call.compare and len(chosen) != 2:
+        raise ResultsError(f"--compare needs two ablations, got {len(chosen)}")
+    joined: list[Ablation | Average | Comparison] = chosen if call.average or call.compare else []
+    joined = [*joined, *(study for study in studies if isinstance(study, (Average, Comparison)))]
     if any(study.record.by_module for study in joined):
         raise ResultsError(
             "a report neither averages nor compares maps of layers and modules; use adapter-probe compare "
             "or figures --average"
         )
-    parts: list[Reported] = [average(ablations).record] if call.average else []
-    parts += [compare(*ablations).record] if call.compare else []
+    parts: list[Reported] = [average(chosen).record] if call.average else []
+    parts += [compare(*chosen).record] if call.compare else []
     n_texts = 0
     maps = [study.record for study in ablations if study.record.by_module]
     for study in studies:

@@ -21,7 +21,7 @@ from adapter_probe.figures import style
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.spans import contiguous_spans
 
-CASES = module("gallery_cases")
+RESULTS = module("gallery_results")
 BASE = 109_482_240
 FULL = {"mnli": 0.844, "cola": 0.818}
 MAJORITY = {"mnli": 0.354, "cola": 0.691}
@@ -93,7 +93,7 @@ def ablation_folder(tmp_path_factory) -> Callable[..., Path]:
     def write(folder: Path, task: str = "cola", n_layers: int = 6, seed: int = 0) -> Path:
         if (task, n_layers, seed) not in made:
             made[task, n_layers, seed] = tmp_path_factory.mktemp("ablation") / "of"
-            CASES.ablation(made[task, n_layers, seed], n_layers=n_layers, task=task, seed=seed)
+            RESULTS.ablation(made[task, n_layers, seed], n_layers=n_layers, task=task, seed=seed)
         shutil.copytree(made[task, n_layers, seed], folder)
         return folder
 

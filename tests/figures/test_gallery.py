@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from docs_scripts import module
+from docs_scripts import DOCS, module
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from refusals import names, naming, says
@@ -26,7 +28,7 @@ from adapter_probe.studies.load import studies_of
 from adapter_probe.wording import cell_text, number_of, task_label
 
 OPTIONS = FigureOptions(PAPER, formats=("png",))
-CASES = module("gallery_cases")
+CASES, RESULTS = module("gallery_cases"), module("gallery_results")
 
 
 def records_in(folders) -> list[StudyRecord]:
@@ -215,7 +217,7 @@ def letters(figure: Figure) -> list[Text]:
 def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
     case, style_name, column, gallery_results, assert_tidy
 ):
-    CASES.write(gallery_results, [case])
+    RESULTS.write(gallery_results, case.results)
     venue, given = VENUES[style_name], case.arguments(gallery_results)
     overlay = read_overlay([given["overlay"]]) if "overlay" in given else None
     options = FigureOptions(
@@ -265,7 +267,7 @@ def test_every_cell_has_its_number_unless_none_could_be_read(make_frame, name, n
 def test_one_number_is_printed_alike_everywhere(name, gallery_results, tmp_path):
     """In cells, whose colour it decides, in the summary, in tables and in the CSV, which has no noise."""
     (case,) = (case for case in CASES.CASES if case.name == name)
-    CASES.write(gallery_results, [case])
+    RESULTS.write(gallery_results, case.results)
     (study,) = case.studies(gallery_results)
     heatmap = next(figures_of([study.record], replace(OPTIONS, column="full")))
     heatmap.figure.set_dpi(style.PNG_DPI)
@@ -300,7 +302,7 @@ def test_one_number_is_printed_alike_everywhere(name, gallery_results, tmp_path)
 def test_a_method_has_one_number_of_parameters(gallery_results):
     """In tables, in what is printed, and on the axis, in the order of the points."""
     (case,) = (case for case in CASES.CASES if case.name == "tradeoff-one-task")
-    CASES.write(gallery_results, [case])
+    RESULTS.write(gallery_results, case.results)
     (study,) = case.studies(gallery_results)
     table = study.table[study.table["method"] != "tfidf"]
     counts = table.set_index("label")["trained_parameters_without_head"]
@@ -323,7 +325,7 @@ def test_a_method_has_one_number_of_parameters(gallery_results):
 )
 def test_many_tasks_are_drawn_on_pages_that_can_be_printed(gallery_results, look, column, n_pages):
     (case,) = (case for case in CASES.CASES if case.name == "tradeoff")
-    CASES.write(gallery_results, [case])
+    RESULTS.write(gallery_results, case.results)
     (study,) = case.studies(gallery_results)
     made = figures_of([study.record], FigureOptions(VENUES[look], column))
     pages = [one for one in made if one.stem.startswith("tradeoff-tasks")]
@@ -341,7 +343,7 @@ def test_many_tasks_are_drawn_on_pages_that_can_be_printed(gallery_results, look
 def case_drawn(name: str, style_name: str, root: Path):
     """The first figure of a case of the gallery, laid out."""
     (case,) = (case for case in CASES.CASES if case.name == name)
-    CASES.write(root, [case])
+    RESULTS.write(root, case.results)
     one = next(figures_of([s.record for s in case.studies(root)], FigureOptions(VENUES[style_name])))
     one.figure.draw_without_rendering()
     return one
@@ -364,3 +366,20 @@ def test_only_a_line_that_none_lies_beyond_is_named(gallery_results, name, by, s
         row = own.loc[own["delta_points"].abs().idxmax()]
         others = alone[(alone[by] == row[by]) & (alone["first"] != row["first"])]["score"]
         assert row["score"] < others.min() or row["score"] > others.max()
+
+
+def test_an_earlier_commit_can_import_the_cases():
+    """Their module is read by the code of any commit, so it needs nothing of the package to be imported."""
+    code = "import sys, gallery_cases; sys.exit('adapter_probe' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=DOCS).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_commit_draws_the_same_case_beside_today(tmp_path):
+    if subprocess.run(["git", "rev-parse", "HEAD"], cwd=DOCS, capture_output=True).returncode:
+        pytest.skip("the tests are not in a clone")
+    gallery = [sys.executable, str(DOCS / "gallery.py"), str(tmp_path), "--only", "one-layer"]
+    subprocess.run([*gallery, "--before", "HEAD"], check=True)
+    for name in ("paper", "talk"):
+        assert (tmp_path / "before" / "one-layer" / name / "heatmap.png").is_file()
+    assert "not drawn" not in (tmp_path / "index.html").read_text("utf-8")

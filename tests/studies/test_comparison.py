@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from docs_scripts import module
 from embedding_folders import encoder
 from matplotlib import pyplot as plt
+from page_reader import PageReader
 from peft import LoraConfig, get_peft_model
 from refusals import names, naming, says, value_of
 from transformers import AutoTokenizer, BertForSequenceClassification
@@ -25,6 +27,14 @@ from adapter_probe.figures import joint as joint_figure
 from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report.ablation_section import average_study
 from adapter_probe.figures.venues import PAPER, FigureOptions
+
+RESULTS = module("gallery_results")
+
+
+def views(page: Path) -> list:
+    """What a report shows of each study on spans."""
+    studies = json.loads(PageReader(page.read_text("utf-8")).blocks["data"])["studies"]
+    return [study["views"] for study in studies]
 
 
 def test_a_study_is_not_compared_with_itself(study):
@@ -184,14 +194,21 @@ def test_the_ablation_among_several_studies_of_a_folder_is_averaged(study, other
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder, one in zip(folders, (study, other)):
         shutil.copytree(one.folder, folder / "ablation")
-        (folder / "ranks").mkdir()
-        (folder / "ranks" / "ranks.csv").write_text("")
+        RESULTS.FOLDERS["ranks"](folder / "ranks")
     pd.testing.assert_frame_equal(ap.average(folders).spans, ap.average([study, other]).spans)
     shutil.copytree(other.folder, folders[0] / "another")  # which the other folder does not have
     pd.testing.assert_frame_equal(ap.average(folders).spans, ap.average([study, other]).spans)
+    for folder in folders:
+        RESULTS.FOLDERS["modules-0"](folder / "ablation-module")
+    pd.testing.assert_frame_equal(ap.average(folders).spans, ap.average([study, other]).spans)
+    page = ap.report(folders, tmp_path / "all.html", average=True, compare=True).path
+    chosen = ap.report([study, other], tmp_path / "two.html", average=True, compare=True).path
+    assert views(page)[:2] == views(chosen)[:2]
+    assert len(views(page)) == 5  # the average, the comparison, and every ablation of spans
     shutil.copytree(study.folder, folders[1] / "another")
-    with pytest.raises(ap.AdapterProbeError, match=naming("3 studies", "another")):
-        ap.average(folders)
+    for take in (ap.average, lambda given: ap.report(given, tmp_path / "none.html", average=True)):
+        with pytest.raises(ap.AdapterProbeError, match=naming("studies", "another")):
+            take(folders)
 
 
 def test_trainings_are_compared_where_checkpoints_record_them(checkpoint, other, tmp_path):

@@ -18,7 +18,7 @@ from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError
 from adapter_probe.studies.model_card import model_card
 
-CASES = module("gallery_cases")
+RESULTS = module("gallery_results")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
 
 def test_other_studies_in_a_checkpoint_are_no_part_of_its_card(ablated: Path):
     alone = model_card(ablated)
-    CASES.FOLDERS["strength"](ablated / "strengths")
+    RESULTS.FOLDERS["strength"](ablated / "strengths")
     assert model_card(ablated) == alone
     with pytest.raises(ResultsError, match="ablations only"):
         model_card([ablated, ablated / "strengths"])
