@@ -13,6 +13,7 @@ import numpy as np
 import peft
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from mask_loop import each_span, randomise, switched
 from matplotlib import pyplot
 from packaging.version import Version
@@ -448,6 +449,17 @@ def test_a_study_is_saved_and_pickled_with_its_results(model, tokenizer, tmp_pat
         np.testing.assert_array_equal(read.results.outputs, outputs)
         study.save(study.folder / "figures", only="curve", formats="svg")
         assert not (study.folder / "figures" / "spans.csv").exists()  # the results are above
+
+
+@pytest.mark.parametrize("opened_as", ["acl-org/roformer-base", "/no/such/roformer-base"])
+def test_the_card_names_the_base_by_its_name_on_the_hub(opened_as, model, tokenizer, tmp_path):
+    base = model.get_base_model()
+    base.config._name_or_path = opened_as
+    study = ap.ablate(model, tokenizer=tokenizer, spans="single", out=tmp_path / "study", **QUIET)
+    on_hub = opened_as if opened_as.startswith("acl") else None
+    for one in (study, ap.load(tmp_path / "study")):
+        assert ModelCard(ap.model_card(one)).data.base_model == on_hub
+        assert one.summary.model.startswith("roformer-base, ")
 
 
 def test_two_figures_are_two_figures(model, tokenizer):
