@@ -133,7 +133,8 @@ def _example(rows: Rows, kind: str | None) -> str:
         return hint
     text = _first_text(rows)
     text = text if text.lower() in _TEXTS else f"text={text}"
-    others = ", or of preferences prompt=A,chosen=B,rejected=C" if kind == "regression" else ""
+    others = ", of embeddings query=A,positive=B, of preferences prompt=A,chosen=B,rejected=C"
+    others = others if kind == "regression" else ""
     return f"; name them with --columns {text},label=COLUMN (text=1,label=0 of a file without header){others}"
 
 

@@ -35,7 +35,7 @@ _OTHERS: tuple[Role, ...] = (
     role("another similar text", "positive positives pos", "give each its own row"),
     role("the query", "query anchor question", "keep one of them"),
     role("a label", "label labels score similarity relevance", "name the texts sentence1 and sentence2 and "
-         "their similarity score, or of queries with documents query, document and relevance"),
+         "their similarity score"),
 )  # fmt: skip
 TRIPLETS = DataForm("triplets", "is `positive` nearer than the negatives", _OTHERS, also=(
     ("query", " to `query`"), ("anchor", " to `anchor`")
