@@ -202,8 +202,12 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
 
 
 def test_averages_of_learnt_tasks_are_means_of_their_rows(tmp_path: Path):
-    study = STUDIES / "tradeoff"
-    script("learnt_tasks").main(str(study), str(tmp_path), ["airline", "sst2"])
+    study, whole = STUDIES / "tradeoff", tmp_path / "whole"
+    module("gallery_results").tradeoff(whole)
+    script("learnt_tasks").main(str(whole), str(tmp_path / "learnt"), ["airline", "sst2"])
+    tmp_path = tmp_path / "learnt"
+    for caption in tmp_path.glob("*.txt"):
+        assert "airline 1,600 and 400; SST-2 1,600 and 400." in caption.read_text()
     sizes = pd.read_csv(tmp_path / "table-sizes.csv").set_index("size")
     trials = pd.read_csv(study / "trials.csv").query("method == 'adapters' and task in ['airline', 'sst2']")
     for size, own in trials.groupby("size"):

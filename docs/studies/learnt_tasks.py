@@ -6,6 +6,7 @@ and `size-robustness` as CSV, PNG and caption, and `table-tasks` and `table-size
 """
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import adapter_probe as ap
@@ -20,7 +21,10 @@ def main(study: str, out: str, tasks: list[str]) -> None:
     if unknown := set(tasks) - set(whole.trials["task"]):
         raise SystemExit(f"{study} has no task {', '.join(sorted(unknown))}")
     trials = whole.trials[whole.trials["task"].isin(tasks)]
-    identity = {**whole.identity, "tasks": sorted(tasks)}
+    identity = {**deepcopy(dict(whole.identity)), "tasks": sorted(tasks)}
+    examples = identity.get("study", {}).get("told", {}).get("examples", {})
+    for left_out in examples.keys() - set(tasks):
+        del examples[left_out]
     tables = tradeoff_table(trials), aggregate_table(trials), size_table(trials)
     Tradeoff(TradeoffRecord(Path(study), *tables, trials, identity)).save(
         out, formats=["png"], only=["tradeoff-aggregate", "size-robustness", "table-tasks", "table-sizes"]
