@@ -90,7 +90,9 @@ def load_any_base(
         del config.quantization_config
     if n_outputs is not None:
         config.num_labels = n_outputs
-    config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
+    # The form of outputs only, which everything that runs the model relies on.
+    config.return_dict, config.output_attentions = True, False
+    config.chunk_size_feed_forward = 0  # memory only, and some numbers of tokens do not divide by it
     exact = dtype == torch.float32 or method is not None
     if not exact:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import logging
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, GenerationConfig, PretrainedConfig
 from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from adapter_probe.errors import (
     AdapterProbeError,
@@ -45,6 +47,16 @@ from .files import (
 from .identity import BaseIdentity, config_settings, forward_settings
 from .places import places_in
 
+_READERS = ("transformers.configuration_utils", "transformers.modeling_rope_utils")
+_PLAIN = {"position_embedding_type": "absolute"}
+"""Settings of older versions, at the value at which today's code computes the same."""
+_NEVER_READ = frozenset((
+    "n_ctx", "n_positions", "n_special", "predict_special_tokens", "tie_weights_", "down_scale_factor",
+    "normalize_embedding", "extra_pos_embeddings", "directionality", "pooler_fc_size", "pooler_type",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "masked_softmax_fusion",
+    "attention_softmax_in_fp32", "seq_length", "unk_token_id", "n_embed", "is_llama_config",
+))  # fmt: skip
+"""What public configurations have and no version made use of."""
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
 _SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
@@ -293,10 +305,13 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
 
 
-def note_on_config(path: Path, base: BaseIdentity) -> list[str]:
-    """What to say of a model's configuration that was saved with an adapter, where the base's is another.
+def note_on_config(path: Path, base: BaseIdentity, whole: bool) -> list[str]:
+    """What to say of a checkpoint's own configuration of a model, where the base's is another.
 
     A setting of the training that no weight shows, such as another scale of the positions, is there alone.
+
+    Args:
+        whole: whether the checkpoint is a whole model, whose configuration runs.
     """
     try:
         changes = config_changes(base.config, config_settings(read_json_file(path)))
@@ -304,9 +319,34 @@ def note_on_config(path: Path, base: BaseIdentity) -> list[str]:
         return []
     if not changes:
         return []
+    used = "The base's configuration is used, and not the checkpoint's config.json, which differs from it in"
+    if whole:
+        used = "The checkpoint's config.json is used for every variant; from the base's it differs in"
+    return [f"{used}: {list_changes(changes)}."]
+
+
+def note_on_unread(settings: Mapping[str, Any], model: Any) -> list[str]:
+    """What to say of settings in a base's config.json that transformers' code for its type never reads.
+
+    Such as those of an older version, which then computed something else.
+
+    Args:
+        settings: the base's `config_settings`.
+        model: an object of the class that runs it.
+    """
+    modules = {type(model).__module__, type(model.config).__module__, *_READERS}
+    code = "".join(inspect.getsource(sys.modules[name]) for name in modules)
+    read = {*re.findall(r"\w+", code), *GenerationConfig().to_dict(), *_NEVER_READ}
+    unread = [
+        f"{name}: {json.dumps(value)}"
+        for name, value in sorted(forward_settings(settings).items())
+        if value and name not in read and name[0] != "_" and _PLAIN.get(name) != value
+    ]
+    if not unread:
+        return []
     return [
-        f"The base's configuration is used, and not the checkpoint's config.json, which differs from it in: "
-        f"{list_changes(changes)}."
+        f"Transformers {transformers_version} does not read {list_changes(unread)} of the model's "
+        "config.json; where the training's version did, this is another model."
     ]
 
 
@@ -346,12 +386,20 @@ def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
     method = method_of(fields)
     if method is None:
         return
-    if not isinstance(fields["quantization_config"], Mapping):
-        shown = quote(fields["quantization_config"])
+    config = fields["quantization_config"]
+    if not isinstance(config, Mapping):
         raise CheckpointError(
-            f"base {name}: quantization_config in its config.json is {shown}, expected an object"
+            f"base {name}: quantization_config in its config.json is {quote(config)}, expected an object"
         )
     module, package = _PACKAGES.get(method, ("", ""))
+    with silent_transformers():
+        known = method != "?" and AutoHfQuantizer.supports_quant_method(dict(config))
+    if not known and (not module or _installed(module)):  # the weights would be read as if stored in full
+        raise CheckpointError(
+            f"base {name}: quant_method in its config.json (quantization_config) is "
+            f"{quote(config.get('quant_method'))}, which transformers {transformers_version} does not know; "
+            "give the unquantised model with --base, which is another model"
+        )
     for needed, of in ((module, package), ("accelerate", "accelerate")):
         if needed and not _installed(needed):
             how = install_extra("quantised") if method in _IN_EXTRA else f"install {of}"

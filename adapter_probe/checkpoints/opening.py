@@ -30,6 +30,7 @@ from .base_config import (
     find_any_base,
     method_of,
     note_on_config,
+    note_on_unread,
     place_of_base,
     quiet_quantisers,
     read_fields,
@@ -49,7 +50,7 @@ from .files import (
 )
 from .finetuned import TUNED_IN_PLACE, is_whole_model, open_whole_model, with_base
 from .foreign import BaseShape, ForeignCheckpoint
-from .identity import tokenizer_parts
+from .identity import config_settings, tokenizer_parts
 from .mlx import as_peft, naming
 from .model_class import Head, choose_class, head_of_base
 from .native import Description, read_description, task_of, versions_of, with_record
@@ -91,8 +92,11 @@ def open_any(
     whole = isinstance(opened, OpenedFinetuned) and not is_own(folder)
     place = opened.folder if folder in opened.folder.parents else folder  # an adapter in a subfolder
     notes = note_on_files(place, whole)
-    if not whole and (place / "config.json").is_file():
-        notes += note_on_config(place / "config.json", opened.description.base)
+    settings, own = opened.description.base.config, place / "config.json"
+    if own.is_file():
+        notes += note_on_config(own, opened.description.base, whole)
+        settings = config_settings(read_json_file(own)) if whole else settings
+    notes += note_on_unread(settings, base_of(opened.model))
     revision = opened.description.base.revision
     notes += note_on_settings(opened.tokenizer, place, revision, opened.head == "tokens")
     return replace(opened, notes=(*opened.notes, *notes))

@@ -41,6 +41,7 @@ from .model_class import (
     class_of_own_code,
     head_of_base,
     head_of_class,
+    head_with_labels,
     is_for,
     note_on_code,
     skips_padding,
@@ -108,6 +109,7 @@ def open_with_peft(
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
     loaded = load(found, cls, None if head in WITHOUT_HEAD else outputs)
+    head = head_with_labels(head, loaded.model.config) or head
     if head == "features" and not any(name.startswith("pooler.") for name in modules):
         loaded = without_pooler(loaded)
     there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
@@ -223,9 +225,7 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
         if not language or not (outputs or is_for(found.config, head, modules)):
             said, (name,) = config.task_type or trained, found.config.architectures[:1]
             head, unfit = own, f"The task type {said} does not fit the base, whose own class {name} runs."
-    head = head or ("classification" if outputs else own) or "classification"
-    of_base = 0 if outputs or own is None else int(getattr(found.config, "num_labels", 0) or 0)
-    return "regression" if head == "classification" and (outputs or of_base) == 1 else head, unfit
+    return head or ("classification" if outputs else own) or "classification", unfit
 
 
 def _modules(tensors: Iterable[str]) -> set[str]:

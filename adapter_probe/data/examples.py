@@ -223,7 +223,7 @@ def _requests(asked: _Asked) -> tuple[Requests, Question]:
     else:
         requests = requests_of(tokenizer, tables, split, most)
     assert requests.about is not None, "rows of files have a form"
-    return requests, question_of(requests.about, tables, len(requests))
+    return requests, question_of(requests.about, tables, len(requests), tokenizer=tokenizer)
 
 
 def _of_language_model(asked: _Asked) -> Examples:
@@ -323,7 +323,8 @@ def load_training(
     assert requests.about is not None, "rows of files have a form"
     made = Examples(requests, encode_training(tokenizer, requests, max_length, start))
     changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
-    question = replace(question_of(requests.about, tables, len(requests)), changes=changes)
+    question = question_of(requests.about, tables, len(requests), tokenizer=tokenizer)
+    question = replace(question, changes=changes)
     return _about(replace(made, question=question), task, "train", tokenizer)
 
 

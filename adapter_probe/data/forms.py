@@ -30,7 +30,7 @@ _ANSWER = (
     "completion completions response responses output outputs answer answers target targets label labels "
     "gold golds solution solutions reference references generation generations translation summary summaries "
     "highlights code choice choices ending endings candidate candidates continuation reply truth expected "
-    "chosen rejected distractors gpt assistant"
+    "chosen rejected winner preferred distractors gpt assistant"
 )
 
 
@@ -255,13 +255,15 @@ def parts_in(names: Iterable[str]) -> list[str]:
 
 def _refuse_splits(table: Rows, read: Collection[str]) -> None:
     """Refuse rows of several splits in one file, where nothing says which are asked for."""
-    found = {str(record.get("split")): None for record in table.records} if "split" not in read else {}
-    if len(found) > 1 and SPLIT_WORDS & {value.lower() for value in found}:
-        own = [one for one in filled(table) if one in read]
-        raise DataError(
-            f"{table.path}: the column split says that the rows are of {listed(found)}; give a file with the "
-            f"rows of one split, or --columns {','.join(own)} for all of them"
-        )
+    for name in filled(table):
+        found = {str(record.get(name)): None for record in table.records} if name not in read else {}
+        known = SPLIT_WORDS & {value.lower() for value in found}
+        if len(found) > 1 and (len(known) == len(found) or (known and name == "split")):
+            own = [one for one in filled(table) if one in read]
+            raise DataError(
+                f"{table.path}: the column {name} says the rows are of {listed(found)}; give a file with "
+                f"the rows of one split, or --columns {','.join(own)} for all of them"
+            )
 
 
 def _has_texts(table: Rows, name: str) -> bool:

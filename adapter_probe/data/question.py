@@ -62,15 +62,31 @@ class Question:
         return tuple(said)
 
 
-def question_of(form: DataForm, tables: Sequence[Rows], n_rows: int, n_there: int = 0) -> Question:
+def question_of(
+    form: DataForm, tables: Sequence[Rows], n_rows: int, n_there: int = 0, tokenizer: Any = None
+) -> Question:
     """The question of rows that have been read.
 
     Args:
         n_there: number of examples, where it is not that of the rows.
+        tokenizer: whose chat template is given messages, if the rows have any.
     """
     read = dict.fromkeys(name for table in tables for name in filled(table) if name in table.asked)
     there = n_there or sum(len(table.records) for table in tables)
-    return Question(form.asked(read), n_rows, there, read=tuple(read), unread=unread(tables))
+    lost = (*unread(tables), *_unread_by(str(getattr(tokenizer, "chat_template", None)), tables))
+    return Question(form.asked(read), n_rows, there, read=tuple(read), unread=lost)
+
+
+def _unread_by(template: str, tables: Sequence[Rows]) -> tuple[str, ...]:
+    """What a chat template is given and never names: fields of messages, tools, arguments of its own."""
+    given: dict[str, str] = {}
+    for name, value in ((name, row[name]) for t in tables for row in t.records for name in t.asked & {*row}):
+        if name == "tools" and value:
+            given[name] = name
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict) and ("role" in one or name == "chat_template_kwargs"):
+                given |= {f"{name}.{field}": field for field in one if one[field] not in (None, "", [])}
+    return tuple(name for name, field in given.items() if field not in template)
 
 
 def frame_of(tokenizer: Any, pair: bool = False) -> str:

@@ -206,6 +206,16 @@ def _reference(row: RowOf) -> tuple[float, ...]:
     return tuple(found)
 
 
+def _prompt_alone(row: RowOf, _: Any) -> Request:
+    """A text under another name."""
+    if isinstance(row.record["prompt"], list):
+        raise row.error(
+            "prompt", f"a text: messages without an answer are no text to score; {_AFTER_PROMPT}, or name "
+            "what is to be scored after them completion, or chosen and rejected"
+        )  # fmt: skip
+    return Request("", (row.filled("prompt"),))
+
+
 _Reader = Callable[[RowOf, Any], Request]
 
 
@@ -257,7 +267,7 @@ FORMS: dict[tuple[str, ...], RowForm] = {
         "texts", "likelihood of `text`",
         (answer_role(_OF_TEXTS), prompt_role(_OF_TEXTS)), whole=True, layouts=SCORED,
     )),
-    ("prompt",): RowForm("text", lambda row, _: Request("", (row.filled("prompt"),)), DataForm(
+    ("prompt",): RowForm("text", _prompt_alone, DataForm(
         "texts", "likelihood of `prompt` as a text",
         (answer_role(_AFTER_PROMPT), prompt_role()), layouts=SCORED,
     )),

@@ -34,6 +34,7 @@ _OTHERS: tuple[Role, ...] = (
          "negative_1, negative_2, ..."),
     role("another similar text", "positive positives pos", "give each its own row"),
     role("the query", "query anchor question", "keep one of them"),
+    role("a prompt of the query", "instruction instructions prompt", "write it before each query"),
     role("a label", "label labels score similarity relevance", "name the texts sentence1 and sentence2 and "
          "their similarity score"),
 )  # fmt: skip

@@ -59,6 +59,12 @@ NAMED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...], tuple[str, ..
         ("prompt", "prompt_id"),
     ),
     "conversations with tools": ("causal", [{"messages": TALK, "tools": TOOLS}], ("`messages`",), ()),
+    "messages with fields that the template does not name": (
+        "causal",
+        [{"messages": [TALK[0], {**TALK[1], "weight": 0, "reasoning_content": "b"}], "tools": TOOLS}],
+        ("`messages`",),
+        ("messages.weight", "messages.reasoning_content", "tools"),
+    ),
     "questions with a subject": (
         "causal",
         [{"question": "a?", **CHOICE, "answer": 1, "subject": "law", "id": "q1"}],
@@ -165,6 +171,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
             "summary",
         )
     },
+    "GRPO": ("causal", [{"prompt": TALK[:1], "answer": "ab"}], ("prompt", "--generate", "completion")),
     "a prompt with a label": ("causal", [{"prompt": "a", "label": 1}], ("label", "the answer")),
     "a prompt with completions": ("causal", [{"prompt": "a", "completions": ["b"]}], ("completions",)),
     "a prompt with choices": (
@@ -310,6 +317,17 @@ REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
         [{**row, "split": s} for row, s in zip(CLASSES, ("train", "test", "test"))],
         ("split", "train", "test"),
     ),
+    "several splits by another name": (
+        "classification",
+        [{**row, "subset": s} for row, s in zip(CLASSES, ("train", "dev", "test"))],
+        ("subset", "train", "test"),
+    ),
+    "preferences with a winner": ("causal", [{"prompt": "a", **PAIR, "winner": "rejected"}], ("winner",)),
+    "a query with its instruction": (
+        "embedding",
+        [{"query": "a", "positive": "b", "instruction": "c"}],
+        ("instruction", "a prompt of the query"),
+    ),
     "completions of several splits": (
         "causal",
         [{**row, "split": s} for row, s in zip(TWO, ("train", "test"))],
@@ -336,7 +354,8 @@ def test_what_is_read_is_said_and_what_is_not_is_named(tmp_path, case):
     assert said[0].startswith(f"{len({*map(str, rows)}):,} row") or "queries" in said[0] or "query" in said[0]
     assert all(one in said[0] for one in words), said
     assert set(unread) <= set(question.unread)
-    assert set(question.read) | set(question.unread) == {k for row in rows for k, v in row.items() if v != ""}
+    columns = {k for row in rows for k, v in row.items() if v != ""}
+    assert {one.partition(".")[0] for one in (*question.read, *question.unread)} == columns
     assert [line for line in said if line.startswith("not read: ")] == (
         [f"not read: {', '.join(question.unread)}"] if question.unread else []
     )
