@@ -158,11 +158,13 @@ def printable(name: str) -> str:
 
 
 def task_label(name: str) -> str:
-    """A task's name as papers print it: `CoLA`, `ARC-Easy`; of others, blanks for underscores."""
+    """A name as papers print it: `CoLA`; other tasks with blanks for underscores, files as they are."""
     from adapter_probe.known_tasks import known_task
 
     if known := known_task(name):
         return known.label
+    if "." in name:
+        return printable(name)
     spaced = printable(name.replace("_", " "))
     return _PRINTED.get(spaced.lower().replace("-", " "), spaced) or "task"
 

@@ -174,7 +174,7 @@ def _settings_text(study: AblationRecord) -> str:
     chosen = texts_of(AblationSettings, section_of(study.identity, "settings"), "note").values()
     said = study.summary
     split = "" if said.split == "validation" else said.split
-    return ", ".join(part for part in (*chosen, split, _data_label(said.data or "")) if part)
+    return ", ".join(part for part in (*chosen, split, said.data and task_label(said.data)) if part)
 
 
 def alike_ablations(
@@ -208,14 +208,9 @@ def drop_label(records: Sequence[AblationRecord], metric: str | None) -> str:
     """Label of drops in the metric on the studies' data, where they agree; see `wording.drop_label`."""
     name, own = metric_name(metric), [record.summary for record in records]
     if data := common_value(one.data for one in own):
-        return wording.drop_label(metric, f"{name} on {_data_label(data)}")
+        return wording.drop_label(metric, f"{name} on {task_label(data)}")
     split = "" if any(one.data for one in own) else common_value(one.split for one in own)
     return wording.drop_label(metric, f"{split or ''} {name}".strip())
-
-
-def _data_label(name: str) -> str:
-    """The printed name of given data: file names as they are, tasks of a harness as papers print them."""
-    return printable(name) if "." in name or not name else task_label(name)
 
 
 def notes_of(record: SpanRecord) -> list[str]:
@@ -298,7 +293,7 @@ def checkpoint_sentence(record: AblationRecord) -> str:
     if found.majority_score is not None:
         said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
     model = f" ({found.model})" if found.model else ""
-    said[0] += f" of {_data_label(found.data)}" if found.data else ""
+    said[0] += f" of {task_label(found.data)}" if found.data else ""
     return f"{study_label(replace(record, stack=''))}: one trained checkpoint{model}, {', '.join(said)}."
 
 

@@ -273,11 +273,11 @@ def _difference_text(row: pd.Series, metric: str) -> str:
 
 def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
     """The main results of a comparison of two data sets as (name, value) pairs of text."""
-    (task, other), frame = record.names, record.spans
+    (task, other), frame = map(wording.task_label, record.names), record.spans
     told = [
-        f"{name}: {score_text(score, metric)} {metric}, {wording.examples_text(n, metric)}"
+        f"{name}: {wording.named_score(score, metric)}, {wording.examples_text(n, metric)}"
         for name, score, metric, n in zip(
-            record.names, record.intact_scores, record.metrics, record.n_examples
+            (task, other), record.intact_scores, record.metrics, record.n_examples
         )
     ]
     rows = [] if record.warning is None else [("note", record.warning)]

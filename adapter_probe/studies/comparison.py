@@ -29,7 +29,6 @@ from adapter_probe.settings import Style, as_points
 from adapter_probe.wording import common_value, task_label
 
 from .ablation_study import Ablation
-from .asked import AGAINST_PREFIX
 from .load import ablations_of
 from .study_base import DrawnStudy
 
@@ -260,9 +259,10 @@ def compare_data(task: Ablation | str | Path, other: Ablation | str | Path) -> D
         ResultsError: a study is not an ablation, or they differ in checkpoint or variants.
     """
     studies = ablations_of([task, other])
-    names = [study.summary.task for study in studies]
-    if studies[1].folder.name.startswith(AGAINST_PREFIX):
-        names[1] = studies[1].folder.name.removeprefix(AGAINST_PREFIX)
+    said = [study.summary for study in studies]
+    names = [one.task for one in said]
+    if names[0] == names[1]:  # the task of the checkpoint
+        names = [one.data or one.task for one in said]
     first, second = names if names[0] != names[1] else _names(studies)
     record = compare_data_sets(studies[0].results, studies[1].results, (first, second))
     return DataComparison(replace(record, warning=studies[0].summary.warning))

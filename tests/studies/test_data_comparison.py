@@ -62,6 +62,9 @@ def test_the_command_draws_both_and_says_the_frontier(checkpoint, tiny_task, tmp
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.stderr
     assert "frontier" in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "train.jsonl: " in line)
+    assert line.startswith("intact ")
+    assert line.count("% accuracy, ") == 2
     for name in (
         "data-comparison.pdf",
         "data-comparison.csv",
@@ -80,6 +83,7 @@ def test_a_user_may_draw_it_anywhere(both):
     _, axes = plt.subplots(1, 2)
     compared = ap.compare_data(both, both.against)
     assert compared.plot(ax=axes[1]) is axes[1]
+    assert "on train.jsonl" in axes[1].get_ylabel()
     plt.close("all")
     assert "frontier" in repr(compared)
 
