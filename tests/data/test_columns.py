@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asked_rows import CHOICE, CLASSES, OTHER, PAIR, TALK, TOKENIZER, TOOLS, TWO, examples_of
 from refusals import naming
 
+from adapter_probe.data.columns import _PAIRS, _TEXTS, LABEL_COLUMNS
 from adapter_probe.data.examples import load_examples
+from adapter_probe.data.prompts import WRITTEN
+from adapter_probe.data.request_rows import FORMS
+from adapter_probe.data.similarity import RERANKED, RETRIEVED, TRIPLETS
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import DataError
 
@@ -488,3 +493,71 @@ def test_a_table_is_read_by_the_same_rule(tmp_path):
         writer.writerows([("text", "label", "stars"), ("a", 0, 1), ("b", 1, 1), ("c", 1, 5)])
     with pytest.raises(DataError, match=naming("stars", "label", "--columns text,label")):
         examples_of(tmp_path, "classification", file)
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "language-models.md").read_text(encoding="utf-8")
+LOGPS = {"ref_chosen_logps": -1.0, "ref_rejected_logps": -2.0}
+QUERY = {"query": "a", "document": "b"}
+# By the beginning of a row of the guide's table, rows that are read so; the first is given further columns.
+FORMS_OF_GUIDE: dict[str, tuple[str, list[list[dict[str, Any]]]]] = {
+    "choices": ("causal", [
+        [{"question": "a", **CHOICE, "answer": 1}], [{"context": "a", **CHOICE, "gold": 1}],
+    ]),
+    "minimal pairs": ("causal", [[{"sentence_good": "a", "sentence_bad": "b", "field": "x", "UID": "y"}]]),
+    "preferences": ("causal", [[{"prompt": "a", **PAIR}], [{"prompt": "a", **PAIR, **LOGPS}]]),
+    "completions": ("causal", [[*TWO]]),
+    "conversations": ("causal", [
+        [{"messages": TALK}], [{"messages": TALK, "tools": TOOLS, "chat_template_kwargs": {"x": 1}}],
+    ]),
+    "texts": ("causal", [[{"text": "a"}], [{"prompt": "a"}]]),
+    "prompts whose": ("writing", [
+        [{"prompt": "a", "answer": "b"}], [{"messages": TALK[:1], "answers": ["b", "c"]}],
+    ]),
+    "labelled texts": ("classification", [[*CLASSES]]),
+    "sentences": ("tokens", [
+        [{"tokens": ["a"], name: ["O"]}, {"tokens": ["b"], name: ["B-X"]}] for name in
+        ("tags", "ner_tags", "labels")
+    ]),
+    "triplets": ("embedding", [
+        [{"anchor": "a", "positive": "b", "negative": "c"}],
+        [{"query": "a", "positive": "b", "negative_1": "c"}],
+        [{"query": "a", "positive": "b", "negatives": ["c", "d"]}],
+    ]),
+    "queries with a": ("embedding", [[{"anchor": "a", "positive": "b"}], [{"query": "a", "positive": "b"}]]),
+    "queries with d": ("reward", [
+        [{**QUERY, name: n, "document": d} for n, d in enumerate("cb")] for name in
+        ("relevance", "label", "score")
+    ]),
+}  # fmt: skip
+
+
+def test_the_guide_says_what_every_form_reads_and_refuses(tmp_path):
+    """Its table against what becomes of rows with these columns."""
+    table = re.findall(r"^\| ([^`|]+?)(?: \(`.*?`\))? \| (.+?) \| (.+) \|$", GUIDE, re.MULTILINE)
+    table = [row for row in table if any(row[0].startswith(begin) for begin in FORMS_OF_GUIDE)]
+    assert len(table) == len(FORMS_OF_GUIDE)
+    forms = {form.about.name for form in FORMS.values()} | {
+        form.name for form in (WRITTEN, TRIPLETS, RETRIEVED, RERANKED)
+    }
+    assert forms <= {name for row in table for name in row[0].split("; ")}
+    for name, read, refused in table:
+        (begin,) = (one for one in FORMS_OF_GUIDE if name.startswith(one))
+        kind, cases = FORMS_OF_GUIDE[begin]
+        questions = [
+            examples_of(tmp_path, kind, [{**r, "id": n} for n, r in enumerate(case)]).question
+            for case in cases
+        ]
+        assert all("id" in question.unread for question in questions), name
+        said = set(re.findall(r"`(\w+)`", read))
+        found = {column for question in questions for column in question.read}
+        known = {
+            *_TEXTS,
+            *LABEL_COLUMNS,
+            *(column for pair in _PAIRS for column in pair if "#" not in column),
+        }
+        assert said == (known if begin == "labelled texts" else found), name
+        for column in re.findall(r"`(\w+)`", refused):
+            rows = [{**row, column: f"xyz {n}"} for n, row in enumerate(cases[0])]
+            if column not in said and (begin, column) != ("queries with a", "label"):
+                with pytest.raises(DataError, match=naming(column)):
+                    examples_of(tmp_path, kind, rows)
