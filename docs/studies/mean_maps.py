@@ -40,13 +40,16 @@ def tested(table: pd.DataFrame, n: int, below: np.ndarray, above: np.ndarray) ->
     )  # fmt: skip
 
 
+def reaches(seeds: list[pd.DataFrame]) -> list[np.ndarray]:
+    """Mean half-widths of the seeds' intervals, below and above."""
+    ends = ("ci_low_points", "ci_high_points")
+    return [np.mean([np.abs(one["delta_points"] - one[end]) for one in seeds], axis=0) for end in ends]
+
+
 def mean_map(seeds: list[pd.DataFrame]) -> pd.DataFrame:
     """The table ``average.csv`` from ``spans.csv`` of every seed."""
     deltas = np.stack([one["delta_points"] for one in seeds])  # [seeds, spans]
-    below, above = (
-        np.mean([sign * (one["delta_points"] - one[end]) for one in seeds], axis=0)
-        for sign, end in ((1, "ci_low_points"), (-1, "ci_high_points"))
-    )
+    below, above = reaches(seeds)
     table = seeds[0][["first", "last", "n_layers"]].assign(
         score=np.mean([one["score"] for one in seeds], axis=0), delta_points=deltas.mean(axis=0),
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
