@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
-from adapter_probe.data.forms import DataForm, disagreeing, filled, first_values, refuse_unread
+from adapter_probe.data.forms import both_meant, filled, first_values, refuse_disagreeing
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
 from adapter_probe.data.readers import is_raw_cola
@@ -74,19 +74,13 @@ def choose_columns(
 
 
 def _refuse_others(rows: Rows, chosen: Columns) -> None:
-    """Refuse rows with other labels, other pairs or other splits, of which nothing says which are meant."""
-    refuse_unread(DataForm("labelled texts", ""), [rows], chosen.names)
+    """Refuse rows with other labels or other pairs, of which nothing says which are meant."""
     there = {name.lower(): name for name in filled(rows) if name not in chosen.names}
     labels = [there[name] for name in LABEL_COLUMNS if name in there]
+    refuse_disagreeing(rows, chosen.label, labels, chosen.names)
     pairs = [(there[a], there[b]) for a, b in _PAIRS if a in there and b in there and chosen.text_b]
-    one, other = chosen.label, disagreeing(rows, chosen.label, labels)
-    if other is None and pairs and [*map(rows.column, pairs[0])] != [*map(rows.column, chosen.names[:2])]:
-        one, other = f"{chosen.text} and {chosen.text_b}", " and ".join(pairs[0])
-    if other is not None:
-        raise DataError(
-            f"{rows.path}: {one} and {other} may both be meant, and they differ; remove what is not, or "
-            f"name what is with --columns {','.join(chosen.names)}"
-        )
+    if pairs and [*map(rows.column, pairs[0])] != [*map(rows.column, chosen.names[:2])]:
+        raise both_meant(rows, " and ".join(chosen.names[:2]), " and ".join(pairs[0]), chosen.names)
 
 
 def _refuse_second(rows: Rows, text: str, label: str | None, kind: str | None) -> None:

@@ -276,7 +276,8 @@ def _repeats(table: Rows, name: str, read: Iterable[str], whole: bool) -> bool:
     others = [one for one in read if one != name]
     for record in table.records:
         value, theirs = record.get(name), [record.get(other) for other in others]
-        several = record.get(f"{name}s")  # an answer among the answers
+        several: Any = record.get(f"{name}s")  # an answer among the answers
+        several = several.get("text") if isinstance(several, dict) else several
         if value in _EMPTY or value in theirs or (isinstance(several, list) and value in several):
             continue
         texts = [text for one in theirs for text in _texts(one)] if whole and isinstance(value, str) else ()
@@ -294,8 +295,12 @@ def _texts(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def disagreeing(rows: Rows, column: str, others: Iterable[str]) -> str | None:
-    """Another column of labels that does not say the same as the one that is read, be it by other names."""
+def refuse_disagreeing(rows: Rows, column: str, others: Iterable[str], meant: Sequence[str]) -> None:
+    """Refuse another column of labels that does not say the same as the one that is read, by any names.
+
+    Args:
+        meant: the columns that are read.
+    """
     for other in others:
         found = [(record.get(column), record.get(other)) for record in rows.records]
         if all(isinstance(value, list) for pair in found for value in pair):  # such as tags
@@ -304,5 +309,12 @@ def disagreeing(rows: Rows, column: str, others: Iterable[str]) -> str | None:
         sides = [{pair[side] for pair in pairs} for side in (0, 1)]
         swapped = sides[0] == sides[1] and any(one != two for one, two in pairs)  # which are no other names
         if swapped or any(len(side) != len(pairs) for side in sides):
-            return other
-    return None
+            raise both_meant(rows, column, other, meant)
+
+
+def both_meant(rows: Rows, one: str, other: str, meant: Sequence[str]) -> DataError:
+    """The error of columns of which either may be what is asked for."""
+    return DataError(
+        f"{rows.path}: {one} and {other} may both be meant, and they differ; remove what is not, or name "
+        f"what is with --columns {','.join(meant)}"
+    )

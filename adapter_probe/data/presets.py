@@ -97,8 +97,7 @@ def hub_files(preset: Preset) -> dict[str, tuple[str, ...]]:
 def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> dict[str, tuple[Path, ...]]:
     """The files of a preset's training and validation split in a folder.
 
-    GLUE's test files are left out, as their labels are hidden. The raw MRPC corpus has no validation split;
-    its labelled test file is used for validation.
+    GLUE's test files are left out, as their labels are hidden.
 
     Args:
         splits: the splits to find; only train and validation are searched for.
@@ -108,10 +107,6 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
     """
     wanted = [split for split in ("train", "validation") if split in splits]
     found = find_files(folder, wanted, preset.mismatched)
-    if "validation" in wanted and "validation" not in found:
-        tests = find_files(folder, ("test",)).get("test", ())
-        if any(path.suffix == ".txt" for path in tests):
-            found["validation"] = tests
     other = "matched" if preset.mismatched else "mismatched"
     for path in found.get("validation", ()):
         if other in split_words(path.name):

@@ -36,9 +36,8 @@ _SPLIT_WORDS = {
 }
 SPLIT_WORDS = frozenset(_SPLIT_WORDS)
 """Words that name a split."""
-_RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated despite the suffix
 _SUFFIXES = (*READERS, PARQUET)
-_TEXT = ".txt"  # of MRPC's corpus, and of words with tags
+_TEXT = ".txt"  # of words with tags
 _LINES_OF_TEXT = (
     ". Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
     "with --columns label=0,text=1"
@@ -48,7 +47,7 @@ _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validat
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
-    """Read a CSV, TSV, JSON Lines, JSON, Parquet or CoNLL file, or one of MRPC's ``msr_paraphrase_*.txt``.
+    """Read a CSV, TSV, JSON Lines, JSON, Parquet or CoNLL file.
 
     CoNLL columns (``.conll``, or ``.txt`` of that form) yield one row per sentence: tokens and tags.
 
@@ -68,16 +67,15 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     path = Path(path)
     refuse_unreadable(path)
     suffix = uncompressed(path).suffix.lower()
-    reader = READERS.get(".tsv" if _is_raw_mrpc(path.name) else suffix)
+    reader = READERS.get(suffix)
     if reader is None and suffix == ".txt" and looks_like_conll(read_text(path, encoding)):
         reader = read_conll
     if path.suffix.lower() == PARQUET:
         return read_parquet(path)
     if reader is None:
-        raise DataError(
-            f"{path}: unknown file type {shown(path.suffix)}; allowed: {', '.join(_SUFFIXES)}"
-            + (_LINES_OF_TEXT if suffix == ".txt" else "")
-        )
+        hint = _LINES_OF_TEXT if suffix == ".txt" else ""
+        known = ", ".join(_SUFFIXES)
+        raise DataError(f"{path}: unknown file type {shown(path.suffix)}; allowed: {known}{hint}")
     text = read_text(path, encoding)
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
@@ -140,10 +138,6 @@ def names_rows(name: str | Path) -> bool:
     return uncompressed(name).suffix.lower() in (*_SUFFIXES, _TEXT)
 
 
-def _is_raw_mrpc(name: str) -> bool:
-    return _RAW_MRPC.fullmatch(name) is not None
-
-
 def split_words(name: str) -> list[str]:
     """The words of a file name in lower case, without the suffix, as used by `find_files`."""
     return re.split(r"[^a-z0-9]+", uncompressed(name).stem.lower())
@@ -166,7 +160,7 @@ def _split_of(name: str) -> str | None:
 
 def _has_rows(path: Path) -> bool:
     """Whether a file has rows, by its name, or as a text file by its contents."""
-    if uncompressed(path).suffix.lower() != _TEXT or _is_raw_mrpc(path.name):
+    if uncompressed(path).suffix.lower() != _TEXT:
         return True
     with suppress(DataError):
         return looks_like_conll(read_text(path))
@@ -177,8 +171,6 @@ def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) 
     wanted, other = ("mismatched", "matched") if mismatched else ("matched", "mismatched")
     if any(wanted in split_words(name) for name in names):
         names = [name for name in names if other not in split_words(name)]
-    # GLUE's MRPC folder also contains the corpus that its TSV files were made from.
-    names = [name for name in names if not _is_raw_mrpc(name)] or names
     both_domains = [split_words(name)[:2] for name in names] == [["in", "domain"], ["out", "of"]]
     if len(names) > 1 and not both_domains:
         raise DataError(

@@ -14,7 +14,15 @@ import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
 from adapter_probe.data.formats import RowOf, Rows, fingerprint_of, is_text
-from adapter_probe.data.forms import DataForm, Role, disagreeing, filled, prompt_role, refuse_unread, role
+from adapter_probe.data.forms import (
+    DataForm,
+    Role,
+    filled,
+    prompt_role,
+    refuse_disagreeing,
+    refuse_unread,
+    role,
+)
 from adapter_probe.data.labels import Split
 from adapter_probe.data.naming import COMPARED
 from adapter_probe.data.question import Question, question_of
@@ -279,7 +287,9 @@ def reranked_of(
 ) -> tuple[Split, list[tuple[str, str]], Combine, tuple[str, ...]]:
     """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`."""
     groups: Judged = {}
-    _refuse_two_gains(tables)
+    for table in tables:
+        if names := [name for name in _GAIN if name in filled(table)]:
+            refuse_disagreeing(table, names[0], names[1:], ("query", "document", names[0]))
     for row in (row for table in tables for row in table):
         column = _named(row.record, _GAIN)
         if column is None:
@@ -294,16 +304,6 @@ def reranked_of(
     split = _split(tuple(kept), name, [[query, groups[query]] for query in kept])
     documents = tuple(np.split(np.arange(len(pairs)), ends))
     return split, pairs, Ranking(documents, tuple(gains)), notes
-
-
-def _refuse_two_gains(tables: Sequence[Rows]) -> None:
-    for table in tables:
-        names = [name for name in _GAIN if name in filled(table)]
-        if names and (other := disagreeing(table, names[0], names[1:])) is not None:
-            raise DataError(
-                f"{table.path}: {names[0]} and {other} may both say how relevant a document is, and differ; "
-                f"remove one, or give --columns query,document,{names[0]}"
-            )
 
 
 def _asked(

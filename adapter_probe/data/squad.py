@@ -15,7 +15,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, ExampleRows
+from adapter_probe.data.forms import DataForm, ExampleRows, answer_role, prompt_role
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError, listed, shown
 
@@ -78,7 +78,9 @@ class Questions(ExampleRows):
 def form_of_questions(spec: TaskSpec) -> DataForm:
     """What is asked of questions."""
     own = spec.columns
-    return DataForm("questions", f"`{own.label}` to `{own.text}`, a passage of `{own.text_b}`")
+    asks = f"`{own.label}` to `{own.text}`, a passage of `{own.text_b}`"
+    roles = answer_role("name it answers").but("answers"), prompt_role("write it into the column context")
+    return DataForm("questions on contexts", asks, roles)
 
 
 def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:

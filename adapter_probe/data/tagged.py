@@ -17,7 +17,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
 from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
-from adapter_probe.data.forms import DataForm, ExampleRows, disagreeing, filled, refuse_unread
+from adapter_probe.data.forms import DataForm, ExampleRows, filled, refuse_disagreeing
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
@@ -131,13 +131,8 @@ def tag_columns(rows: Rows, words: str | None = None, tags: str | None = None) -
             "and 'tags', lists of equal length, or a .conll file with a word and its tag in each line"
         )
     if given is None:
-        refuse_unread(DataForm("words with tags", ""), [rows], (words, tags))
         others = [name for name in filled(rows) if name in _TAGS and name != tags]
-        if (other := disagreeing(rows, tags, others)) is not None:
-            raise DataError(
-                f"{rows.path}: {tags} and {other} may both be the tags, and they differ; remove what is "
-                f"not, or name what is with --columns {words},{tags}"
-            )
+        refuse_disagreeing(rows, tags, others, (words, tags))
     return Columns(words, None, tags)
 
 

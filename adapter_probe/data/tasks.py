@@ -10,7 +10,7 @@ from typing import Any
 
 from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
 from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, with_columns
+from adapter_probe.data.forms import DataForm, refuse_unread, with_columns
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import (
     Split,
@@ -217,8 +217,9 @@ def load_with_question(
         refuse_changed(spec, split, loaded.fingerprint)
     keep = subset(len(loaded), max_examples)
     kept = loaded if keep is None else _assembled(spec, split, rows.kept(keep))
-    form_of, _ = _ROWS.get(spec.kind, _TEXTS)
-    question = question_of(form_of(spec), [rows], len(kept))
+    form = _ROWS.get(spec.kind, _TEXTS)[0](spec)
+    refuse_unread(form, [rows])
+    question = question_of(form, [rows], len(kept))
     if isinstance(loaded, Split):
         question = replace(question, changes=without_first(spec, rows, loaded.labels))
     return kept, question

@@ -343,6 +343,19 @@ REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
         [{"query": "a", "document": d, "relevance": x, "score": y} for d, x, y in (("b", 1, 0), ("c", 1, 1))],
         ("relevance", "score"),
     ),
+    "questions of several splits": (
+        "extractive",
+        [
+            {
+                "question": "Who?",
+                "context": "a b",
+                "answers": {"text": ["b"], "answer_start": [2]},
+                "split": s,
+            }
+            for s in ("train", "dev")
+        ],
+        ("split", "train", "dev"),
+    ),
     "two kinds of tags": (
         "tokens",
         [{"tokens": ["a", "b"], "tags": ["O", "B-X"], "ner_tags": ["O", "O"]}],
@@ -518,6 +531,10 @@ FORMS_OF_GUIDE: dict[str, tuple[str, list[list[dict[str, Any]]]]] = {
         [{"tokens": ["a"], name: ["O"]}, {"tokens": ["b"], name: ["B-X"]}] for name in
         ("tags", "ner_tags", "labels")
     ]),
+    "questions on": (
+        "extractive",
+        [[{"question": "Who?", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}]],
+    ),
     "triplets": ("embedding", [
         [{"anchor": "a", "positive": "b", "negative": "c"}],
         [{"query": "a", "positive": "b", "negative_1": "c"}],

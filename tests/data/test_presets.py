@@ -72,7 +72,6 @@ LAYOUTS = [
     ("sst2", {"train.tsv": "sentence\tlabel\nUno.\t1\nTres.\t0\n"}),
     ("sst2", {"train.csv": "idx,sentence,label\n0,Uno.,positive\n1,Tres.,negative\n"}),
     ("mrpc", {"train.tsv": MRPC}),
-    ("mrpc", {"msr_paraphrase_train.txt": MRPC}),
     ("mrpc", {"train.csv": PAIR}),
     ("stsb", {"train.tsv": STSB}),
     ("stsb", {"train.csv": PAIR.replace(",1\n", ",3.8\n")}),
@@ -192,18 +191,6 @@ def test_glues_own_folders_are_validated_on_their_dev_files(folder):
     for preset in ("mrpc", None):
         task = find_task(here, preset=preset)
         assert task.files == {"train": (f"{here}/train.tsv",), "validation": (f"{here}/dev.tsv",)}
-
-
-def test_the_raw_paraphrase_corpus_is_validated_on_its_test_file(folder):
-    here = folder(
-        {f"msr_paraphrase_{split}.txt": MRPC for split in ("train", "test")} | {"dev_ids.tsv": "1\t2\n"}
-    )
-    task = find_task(here, preset="mrpc")
-    assert task.files == {
-        "train": (f"{here}/msr_paraphrase_train.txt",),
-        "validation": (f"{here}/msr_paraphrase_test.txt",),
-    }
-    assert list(find_task(here).files) == ["train", "test"]
 
 
 @pytest.mark.parametrize(("name", "own"), [("mnli", "matched"), ("mnli-mm", "mismatched")])

@@ -197,13 +197,8 @@ def test_qqps_broken_lines_are_left_out(write):
     assert names(refused(read_rows, other), f"{other} line 3", "6 fields", "header", "4")
 
 
-def test_the_paraphrase_corpus_is_tab_separated_text(write):
-    line = 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no".\tHe said no.\n'
-    rows = read_rows(write("msr_paraphrase_train.txt", "\ufeff" + line))
-    assert rows.records == [
-        {"Quality": "1", "#1 ID": "7", "#2 ID": "8", "#1 String": 'He said "no".', "#2 String": "He said no."}
-    ]
-    message = refused(read_rows, write("notes.txt", line))
+def test_text_of_no_known_form_is_refused(write):
+    message = refused(read_rows, write("notes.txt", "Quality\tString\n1\tHe said no.\n"))
     assert names(message, "notes.txt", "'.txt'", ".csv, .tsv", "sed 's/:/\\t/' FILE.txt > FILE.tsv")
 
 
@@ -299,10 +294,9 @@ def test_values_are_shown_on_one_short_line():
         (["Train.CSV", ".train.csv", "._dev.csv"], {"train": 0}),
         (["test.json"], {"test": 0}),
         (["train-v1.1.json", "dev-v1.1.json"], {"train": 0, "validation": 1}),
-        (["msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "notes.txt"], {"train": 0, "test": 1}),
         (
             ["train.tsv", "dev.tsv", "dev_ids.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"],
-            {"train": 0, "validation": 1, "test": 4},
+            {"train": 0, "validation": 1},
         ),
         (["validation-00000-of-00001.jsonl"], {"validation": 0}),
     ],
