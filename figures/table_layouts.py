@@ -97,9 +97,9 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
         rows.append([wording.tolerance_text(row.tolerance_points, metric), criterion, *found])
     text = pd.DataFrame(rows, columns=heads)
     caption = " ".join([*warnings_of([record]), checkpoint_sentence(record), ""]) + (
-        f"{study_label(record)}: the longest span of layers whose {words.adapters} can be {words.done}"
-        f" without retraining, by the estimated {words.drop} or by a one-sided 95% bound that holds for"
-        " a span which is chosen by it."
+        f"{study_label(record)}: the longest span of layers with at most such a {words.drop} when its"
+        f" {words.adapters} are {words.done} without retraining, by the estimate or by a one-sided 95% bound"
+        " that holds for a span which is chosen by it."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 

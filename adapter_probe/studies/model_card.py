@@ -124,7 +124,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     if said.warning:
         lines += [f"> {escape_markdown(said.warning)}", ""]
     elif record.removable is not None and not record.by_module and said.study == "ablated":
-        lines += [f"### What can be {said.done}" if said.strength else "### What can be removed", ""]
+        lines += ["### The longest spans within a tolerance", ""]
         lines += [
             markdown_text(lay_out_removable(part.removable, part))
             for part in record.in_stacks

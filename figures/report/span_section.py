@@ -397,7 +397,7 @@ def _paragraph(
     lead, kept = ("By the 95% bound, " if sure else "By the estimate, "), words.study == "kept"
     if row is None:
         none = "no span alone suffices" if kept else f"no span can be {words.removed}"
-        return [lead, f"{none} within {limit}.", None, "", ""]
+        return [lead, f"{none if sure else 'no span is'} within {limit}.", None, "", ""]
     span = frame.iloc[row]
     first, last = int(span["first"]), int(span["last"])
     if sure:
@@ -419,7 +419,8 @@ def _paragraph(
         saved += f", {gone:,} of {every:,} {those} ({wording.percent_text(100 * gone / every)})"
     name = wording.layers_text(first, last)
     if kept:
-        after = f" alone suffice within {limit}, without {saved}; {cost}."
+        after = f" alone {'suffice' if sure else 'are'} within {limit}, without {saved}; {cost}."
         return [lead, f"the {words.adapters} of ", row, name, after]
     more = f"{saved}, " if words.off == "off" else ""
-    return [lead, "", row, name, f" can be {words.removed} within {limit}: {more}{cost}."]
+    done = f" can be {words.removed} within" if sure else f", {words.removed}, are within"
+    return [lead, "", row, name, f"{done} {limit}: {more}{cost}."]
