@@ -95,7 +95,9 @@ class SweepSettings(StepSettings):
         (3e-4,), "peak learning rates to try; the best is chosen on validation data (by the number of seeds "
         "that did not diverge, then by mean score).", text="3e-4",
     )  # fmt: skip
-    epochs: Sequence[int] = setting((3,), "numbers of epochs to try, chosen in the same way.")
+    epochs: Sequence[int] = setting(
+        (3,), "numbers of epochs to try; the best is chosen on validation data with the learning rate."
+    )
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
 
     def __post_init__(self) -> None:

@@ -62,6 +62,7 @@ def test_options_stand_in_the_order_of_need(name):
     for syntax, text in (row for rows in found.values() for row in rows):
         own = set(re.findall("--[a-z][a-z-]*", syntax))
         assert set(re.findall("--[a-z][a-z-]*", text)) <= seen | own, (syntax, text)
+        assert "the same way" not in text, (syntax, text)  # as another option, which may come later
         seen |= own
 
 
