@@ -48,7 +48,17 @@ from .layout import (
 )
 from .levels import add_bar, draw_colorbar
 from .modules import module_map
-from .span_grid import Grid, bar_label, draw, drawn_tolerance, grid_of, published_grid, scale_of, spread_grid
+from .span_grid import (
+    Grid,
+    bar_label,
+    draw,
+    drawn_tolerance,
+    grid_of,
+    published_grid,
+    scale_of,
+    spread_grid,
+    with_spread_apart,
+)
 from .venues import FigureOptions
 
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
@@ -94,8 +104,8 @@ def heatmap(
         pass
     elif isinstance(record, AverageRecord):
         width = size_in_points(ax)[0]
-        if width >= 2 * _NARROWEST and not spread_fits(record, width):
-            other = spread_grid(record)
+        if width >= 2 * _NARROWEST and not _spread_fits(record, width):
+            grids = with_spread_apart(record)
     elif isinstance(record, AblationRecord) and paper:
         other = published_grid(record.summary.task, record.summary.study)
     grids += [] if other is None else [other]
@@ -115,7 +125,7 @@ def heatmap(
     return ax
 
 
-def spread_fits(record: AverageRecord, width: float) -> bool:
+def _spread_fits(record: AverageRecord, width: float) -> bool:
     """Whether cells have room for a mean and, below it, its spread over the studies."""
     return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from adapter_probe import wording
@@ -18,16 +19,14 @@ from adapter_probe.errors import cut
 from . import style
 from .ablation_words import Words, about_joint, at_level
 from .drawing import Drawing, caption_of
-from .grid import numbers_sentence
-from .heatmap import PUBLISHED, heatmap_figure, spread_fits
-from .layout import one_panel
+from .grid import NUMBER, numbers_sentence
+from .heatmap import PUBLISHED, heatmap_figure
+from .layout import one_panel, settle
 from .legends import INTERVAL, LegendEntry, PointLabel, label_points, with_legend
 from .modules import joint_drawing
 from .span_curve import curve_figure, line_of_spans, of_lines
-from .span_grid import Grid, drawn_tolerance, grid_of, published_grid, spread_grid
+from .span_grid import Grid, drawn_tolerance, grid_of, published_grid, with_spread_apart
 from .venues import FigureOptions
-
-_MARGIN = 0.5  # inches: width of the labels next to a grid
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
@@ -42,7 +41,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
                 yield joint_drawing(record, options, _test_of(record))
                 continue
             stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
-            grids = _grids(record, options)
+            grids = _grids(record, options, apart=False)
             title = f"{grids[0].label}: {', '.join(record.names)}"
             if span_order(record.in_stacks[0].spans) is not None:
                 figure = curve_figure([line_of_spans(part) for part in record.in_stacks], options)
@@ -50,7 +49,11 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
                 mixed = _has_published(record, grids) and record.metric != "accuracy"
                 # drops in two metrics share no unit
                 label = f"mean {wording.drop_label(None)}" if mixed else grids[0].label
-                figure = heatmap_figure(grids, options, label, None if mixed else record.metric)
+                metric = None if mixed else record.metric
+                figure = heatmap_figure(grids, options, label, metric)
+                if isinstance(record, AverageRecord) and not _has_spread(figure):
+                    grids = _grids(record, options, apart=True)
+                    figure = heatmap_figure(grids, options, label, metric)
             caption = _caption(record, grids, options.tolerance)
             if span_order(record.in_stacks[0].spans) is None:
                 caption = caption_of([caption, numbers_sentence(figure, stem)])
@@ -62,18 +65,21 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             yield Drawing("data-comparison", title, figure, record.spans, _data_caption(record), identity)
 
 
-def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> list[Grid]:
-    """The record's grid and, of a mean, those of the spread and of the paper where they are drawn."""
-    if len(parts := record.in_stacks) > 1:
-        return [grid for part in parts for grid in _grids(part, options)]
-    grids = [grid_of(record)]
-    if isinstance(record, AverageRecord) and span_order(record.spans) is None:
-        with style.paper_style(options.venue):
-            if not spread_fits(record, 72 * (options.width("half") - _MARGIN)):
-                grids.append(spread_grid(record))
-        if options.paper and not record.stack and (published := published_grid(record.task)) is not None:
-            grids.append(published)
-    return grids
+def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions, apart: bool) -> list[Grid]:
+    """A grid for each stack, of a mean with the spread in its cells or `apart`, and the paper's if asked."""
+    parts = record.in_stacks
+    if isinstance(record, ComparisonRecord) or span_order(parts[0].spans) is not None:
+        return [grid_of(part) for part in parts]
+    grids = [grid for part in parts for grid in (with_spread_apart(part) if apart else [grid_of(part)])]
+    published = published_grid(record.task) if options.paper and len(parts) == 1 else None
+    return grids if published is None else [*grids, published]
+
+
+def _has_spread(figure: Figure) -> bool:
+    """Whether the cells of a finished figure print the spread below the means."""
+    settle(figure)
+    numbers = [text for ax in figure.axes for text in ax.texts if text.get_label() == NUMBER]
+    return any(text.get_visible() and "±" in text.get_text() for text in numbers)
 
 
 def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid]) -> bool:
@@ -83,7 +89,7 @@ def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Gri
 def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float) -> str:
     metric, names, frame = record.metric, record.names, record.in_stacks[0].spans
     is_grid, words, drop = span_order(frame) is None, Words.of(record), wording.drop_label(record.metric)
-    about = about_joint(record)
+    about, apart = about_joint(record), any(grid.shows == "spread" for grid in grids)
     done = words.done_to_span() if is_grid else of_lines([frame], words)
     within = wording.tolerance_text(tolerance, metric)
     if isinstance(record, ComparisonRecord):
@@ -94,8 +100,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
         what = "mean"
         drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
         marks = [
-            "The standard deviation over the studies is printed below each mean or, where cells are too"
-            " small, drawn as a second grid on the same scale.",
+            "The standard deviation over the studies is "
+            + ("drawn as a second grid on the same scale." if apart else "printed below each mean."),
             drawn_tolerance(grids, tolerance) is not None
             and f"The black line separates spans with a mean of at most {within} from the others.",
         ]

@@ -10,7 +10,7 @@ corner a span with a smaller drop than a shorter span inside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -96,6 +96,13 @@ def spread_grid(record: AverageRecord) -> Grid:
     frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
     label, notes = f"s.d. of {wording.drop_label(record.metric)}", f"s.d. over {len(record.names)} studies"
     return Grid(frame, [notes], record, label, "spread")
+
+
+def with_spread_apart(record: AverageRecord) -> list[Grid]:
+    """The means of an average without the spread in their cells, and the grid of the spread."""
+    grid = grid_of(record)
+    notes = [note.replace(" ± s.d.", "") for note in grid.notes]
+    return [replace(grid, frame=grid.frame.drop(columns="sd_points"), notes=notes), spread_grid(record)]
 
 
 def published_grid(name: str, study: str = "ablated") -> Grid | None:

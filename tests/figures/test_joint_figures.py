@@ -11,15 +11,17 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgba
 from refusals import names
+from tiers import slow_unless
 
 from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures.ablation_words import notes_of
+from adapter_probe.figures.grid import NUMBER
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.joint import drawings
 from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.span_grid import grid_of, scale_of
-from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions
 
 
 def mean_of(n_layers: int) -> AverageRecord:
@@ -86,6 +88,18 @@ def test_the_average_figure_shows_means_and_spread(n_layers, n_panels):
     shown = "\n".join(text.get_text() for ax in grids for text in ax.texts if text.get_visible())
     assert "± 0.1" in shown if n_panels == 1 else "s.d. over 3 studies" in shown
     assert drawing.frame is record.spans
+
+
+@pytest.mark.parametrize("column", ["half", "full"])
+@pytest.mark.parametrize("name", slow_unless("acl".__eq__, [name for name in VENUES if name != "icml"]))
+def test_the_spread_is_in_the_cells_or_in_a_grid_of_its_own(name, column):
+    drawing = next(drawings([mean_of(12)], FigureOptions(VENUES[name], column)))
+    drawing.figure.draw_without_rendering()
+    grids = [ax for ax in drawing.figure.axes if "last layer" in ax.get_xlabel()]
+    texts = [text for ax in grids for text in ax.texts if text.get_visible()]
+    in_cells = any("±" in text.get_text() for text in texts if text.get_label() == NUMBER)
+    assert in_cells == (len(grids) == 1) == ("below each mean" in drawing.caption)
+    assert any("mean ± s.d." in text.get_text() for text in texts) <= in_cells
 
 
 @pytest.mark.parametrize(
