@@ -334,14 +334,18 @@ def note_on_unread(settings: Mapping[str, Any], model: Any) -> list[str]:
         settings: the base's `config_settings`.
         model: an object of the class that runs it.
     """
-    modules = {type(model).__module__, type(model.config).__module__, *_READERS}
-    code = "".join(inspect.getsource(sys.modules[name]) for name in modules)
-    read = {*re.findall(r"\w+", code), *GenerationConfig().to_dict(), *_NEVER_READ}
-    unread = [
-        f"{name}: {json.dumps(value)}"
-        for name, value in sorted(forward_settings(settings).items())
-        if value and name not in read and name[0] != "_" and _PLAIN.get(name) != value
-    ]
+    if settings.get("model_type") != model.config.model_type:  # the class of a part runs alone
+        settings = config_settings(settings.get("text_config") or {})
+    parts = [name for name in model.config.sub_configs if isinstance(settings.get(name), dict)]
+    readers = {type(one).__module__ for one in (*model.modules(), *(getattr(model.config, n) for n in parts))}
+    readers |= {type(model.config).__module__, *_READERS}
+    code = "".join(inspect.getsource(sys.modules[name]) for name in readers if "transformers." in name)
+    read, unread = {*re.findall(r"\w+", code), *GenerationConfig().to_dict(), *_NEVER_READ}, []
+    for part in ("", *parts):
+        fields = forward_settings(config_settings(settings[part]) if part else settings)
+        for name, value in sorted(fields.items()):
+            if value and name not in read and name[0] != "_" and _PLAIN.get(name) != value:
+                unread.append(f"{part}{'.' * bool(part)}{name}: {json.dumps(value)}")
     if not unread:
         return []
     return [

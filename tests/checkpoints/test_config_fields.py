@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import transformers
 from mask_loop import each_span
 from packaging.version import Version
 from peft import PeftModel
-from peft_cases import edit
+from peft_cases import edit, small_config
 from peft_folders import KV, saved
 from refusals import names, naming
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
+from adapter_probe.checkpoints.base_config import note_on_unread
+from adapter_probe.checkpoints.identity import config_settings
+from adapter_probe.checkpoints.model_class import config_for, without_weights
 
 PLAIN = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
 FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -157,6 +161,16 @@ def test_a_field_is_obeyed_as_transformers_does(family, field, value, made, plai
 def test_a_field_that_transformers_passes_over_is_named(family, field, value, words, made, tmp_path):
     checkpoint = changed(made, tmp_path, family, field, value)
     assert any(names(note, *words) for note in ap.inspect(checkpoint)["notes"])
+
+
+@pytest.mark.parametrize("cls", ["Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"])
+def test_fields_of_a_part_are_named_and_no_field_that_is_read(cls):
+    config, cls = small_config("gemma3"), getattr(transformers, cls)
+    model = without_weights(cls, config_for(cls, config))
+    settings = config_settings(json.loads(config.to_json_string()))
+    assert note_on_unread(settings, model) == []
+    settings["text_config"]["own_scale"] = 2.0
+    assert names(note_on_unread(settings, model)[0], "own_scale: 2.0", "does not read")
 
 
 @pytest.mark.parametrize(("family", "field", "value", "words"), REFUSED)
