@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import adapter_probe
@@ -361,9 +361,10 @@ class Sampled(Settings):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OnDevice(Settings):
-    """The device that computes, and with how many threads."""
+    """The device that computes, with how many threads, and whether it shows how far it is."""
 
     panel = "Running"
 
     device: str = setting("auto", "compute device: auto, cpu, cuda, cuda:1, mps, xpu, ...", metavar="DEVICE")
     threads: int = setting(0, "number of CPU threads, for the whole process; 0 uses PyTorch's default.")
+    progress: bool = setting(True, "whether to show a progress bar.", shell=NoneType)

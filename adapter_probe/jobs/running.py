@@ -46,7 +46,6 @@ class Jobs:
 def run_jobs(
     jobs: Jobs,
     resources: Resources,
-    progress: bool,
     lost: Callable[[], Sequence[Path]],
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
@@ -62,11 +61,11 @@ def run_jobs(
         JobsDetached: the jobs were submitted and are not waited for.
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
-    failures = _run(jobs, resources, progress, on_poll) if jobs.steps else []
+    failures = _run(jobs, resources, on_poll) if jobs.steps else []
     on_poll()
     # A single failure is part of the error.
     for failure in failures if len(failures) > 1 else ():
-        print_message(f"{jobs.name_of(failure.job)} failed: {failure}", progress)
+        print_message(f"{jobs.name_of(failure.job)} failed: {failure}", resources.progress)
     if not (left := lost()):
         return
     known = {failure.job.resolve(): failure for failure in failures}
@@ -79,12 +78,12 @@ def run_jobs(
     )
 
 
-def _run(jobs: Jobs, resources: Resources, progress: bool, on_poll: Callable[[], None]) -> list[Failure]:
-    left = len(jobs.steps)
+def _run(jobs: Jobs, resources: Resources, on_poll: Callable[[], None]) -> list[Failure]:
+    left, progress = len(jobs.steps), resources.progress
     count = resources.at_a_time(left)
     print_message(f"{jobs.kind}: {jobs.total - left} of {jobs.total} done, {count} in parallel", progress)
     if resources.cluster is not None:
-        return _run_on_cluster(jobs, resources, resources.cluster, progress)
+        return _run_on_cluster(jobs, resources, resources.cluster)
     device = str(choose_device(resources.device))
     command, environment = _worker(device, resources.threads)
     executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
@@ -92,8 +91,9 @@ def _run(jobs: Jobs, resources: Resources, progress: bool, on_poll: Callable[[],
         return executor.run(list(jobs.steps), on_step, on_poll)
 
 
-def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, progress: bool) -> list[Failure]:
+def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions) -> list[Failure]:
     command, environment = _worker(resources.device, resources.threads)
+    progress = resources.progress
     cpus = max(1, resources.threads)
     array = SlurmArray(command, environment, jobs.folder / "slurm", options, cpus_per_task=cpus)
     submission = array.submit(list(jobs.steps))

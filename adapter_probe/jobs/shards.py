@@ -37,7 +37,6 @@ def compute_in_shards(
     out: Path,
     resources: Resources,
     options: SlurmOptions,
-    progress: bool = True,
 ) -> None:
     """Compute the missing parts of an ablation by jobs on a cluster, and collect them.
 
@@ -60,7 +59,7 @@ def compute_in_shards(
                     return []
                 return [folder for folder, tokens in write_shards(out, arguments, run, 1).items() if tokens]
 
-            run_jobs(jobs, resources, progress, lost)
+            run_jobs(jobs, resources, lost)
         shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 

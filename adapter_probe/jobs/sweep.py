@@ -34,7 +34,6 @@ def run_trials(
     trials: Sequence[Trial],
     out: Path,
     resources: Resources,
-    progress: bool,
     on_trial: OnTrial | None = None,
 ) -> pd.DataFrame:
     """Run the missing trials; write and return the table of all trials in the folder.
@@ -57,11 +56,11 @@ def run_trials(
                 write_trial(trial.folder(out), replace(record, task=name))
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")
-        if left and progress:
+        if left and resources.progress:
             say_slow_bfloat16(trials, resources)
         try:
             lost = lambda: [t.folder(out) for t in trials if not finished_trials(out, [t])]  # noqa: E731
-            run_jobs(jobs, resources, progress, lost, _reporter(list(left), on_trial))
+            run_jobs(jobs, resources, lost, _reporter(list(left), on_trial))
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)

@@ -249,9 +249,7 @@ def finished_trials(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord
     return {identity: record for identity, record in found.items() if record is not None}
 
 
-def train_checkpoints(
-    out: Path, requests: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
-) -> None:
+def train_checkpoints(out: Path, requests: Mapping[Path, TrainingRequest], resources: Resources) -> None:
     """Train what is missing of some checkpoints; those that are there have to be what is asked for.
 
     Args:
@@ -272,4 +270,4 @@ def train_checkpoints(
                 steps[folder] = trial.n_steps
         jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
         lost = lambda: [folder for folder in steps if not (folder / DESCRIPTION).exists()]  # noqa: E731
-        run_jobs(jobs, resources, progress, lost)
+        run_jobs(jobs, resources, lost)

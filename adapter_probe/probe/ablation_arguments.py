@@ -45,6 +45,7 @@ class AblationArguments(Evaluation):
             record no task.
         categories: the categories of the labels, if they are a pandas categorical: names of the outputs
             where neither the user nor the checkpoint gives any.
+        adapters: names of several adapters in the checkpoint's folder, which are opened together.
     """
 
     checkpoint: str
@@ -52,6 +53,7 @@ class AblationArguments(Evaluation):
     data: tuple[str, ...] = ()
     metric: str | None = None
     categories: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
     def settled(self) -> dict[str, Any]:
         """The arguments as plain JSON with absolute paths, for processes with another working directory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from adapter_probe.checkpoints.base import load_any_base, start_of
 from adapter_probe.checkpoints.beside import refuse_value_head
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any, with_embedding
+from adapter_probe.checkpoints.opening import open_any, open_several, with_embedding
 from adapter_probe.checkpoints.spreading import free_places, memory_by_place, places_of, spread
 from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
@@ -238,9 +239,13 @@ def prepare_ablation(
     check_precision(device, settings.precision)
     dtype = HALF.get(settings.precision, torch.float32)
     load = load_any_base if arguments.device_map is None else partial(load_any_base, spread_on=device)
-    opened = given or open_any(
-        arguments.checkpoint, arguments.base, dtype=dtype, load=load, dequantise=arguments.dequantise
-    )
+    folder, base, dequantise = arguments.checkpoint, arguments.base, arguments.dequantise
+    if given is not None:
+        opened = given
+    elif arguments.adapters:
+        opened = open_several(Path(folder), arguments.adapters, base, dequantise)
+    else:
+        opened = open_any(folder, base, dtype=dtype, load=load, dequantise=dequantise)
     if arguments.device_map is not None:
         opened = _spread(opened, settings, device)
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:

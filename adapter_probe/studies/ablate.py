@@ -15,24 +15,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.study_records import ablation_record, write_record
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.jobs.resources import Machine
+from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results.ablation_files import save_predictions, write_generations
 
 from .ablation_study import Ablation
 from .asked import USUAL, Parts, asked_of, refuse_other_settings
-from .checkpoint_arguments import Ablate, Called
+from .checkpoint_arguments import Ablate, Subject
 from .cost_plan import AblationPlan, plan_ablation
-from .opened import Given, opened_for
+from .opened import Opened, opened_for
 from .reopened import finished, record_reads
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.ablation_arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
+
+
+Asked = tuple[AblationArguments, Parts]
+"""The arguments with which a checkpoint is opened, and the ablations."""
 
 
 @taking(Ablate)
@@ -46,10 +52,7 @@ def plan(call: Ablate) -> AblationPlan:
 
 
 def planned(
-    call: Called,
-    name: str,
-    usual: str,
-    parts_of: Callable[[Given | None, AblationArguments, Path], tuple[AblationArguments, Parts]],
+    call: Ablate, name: str, usual: str, parts_of: Callable[[Opened, AblationArguments, Path], Asked]
 ) -> AblationPlan:
     """The plan of a study that consists of one or more ablations.
 
@@ -57,19 +60,19 @@ def planned(
         call: what the user gave.
         name: name of the function.
         usual: name of the results folder with settings at their defaults.
-        parts_of: from a model in memory, the arguments and the results folder, the arguments with which the
-            checkpoint is opened, and the ablations.
+        parts_of: from what is opened, the arguments and the results folder what is asked for.
 
     Raises:
         AdapterProbeError: see `ablate`.
     """
     began = time.perf_counter()
-    with TemporaryDirectory() as folder_of_rows, opened_for(call) as (call, opened, _):
-        arguments, folder = asked_of(call, usual, opened, Path(folder_of_rows))[0]
+    subject, machine, settings = Subject.of(call), Machine.of(call), AblationSettings.of(call)
+    with TemporaryDirectory() as folder_of_rows, opened_for(subject, machine, call.out) as opened:
+        arguments, folder = asked_of(opened, settings, usual, Path(folder_of_rows))[0]
         opening, parts = parts_of(opened, arguments, folder)
-        request = prepare(name, call, opening, opened)
+        request = prepare(name, opened, opening)
         requests = [(replace(request, settings=one.settings), where) for one, where in parts]
-        with activity(f"{name}: measuring the speed on a small batch", call.progress):
+        with activity(f"{name}: measuring the speed on a small batch", machine.progress):
             return plan_ablation(requests, folder, time.perf_counter() - began)
 
 
@@ -93,32 +96,36 @@ def ablate(call: Ablate) -> Ablation:
         TrainingError: jobs on the cluster failed.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    with opened_for(call) as (call, opened, temporary):
-        groups = [[one] for one in asked_of(call, USUAL, opened)]
-        found = None if opened is not None else finished("ablate", call, groups)
+    subject, machine, settings = Subject.of(call), Machine.of(call), AblationSettings.of(call)
+    with opened_for(subject, machine, call.out) as opened:
+        groups = [[one] for one in asked_of(opened, settings, USUAL)]
+        found = finished("ablate", opened, groups)
         for line in found[0][0].question if found else ():
-            print_message(line, call.progress)
+            print_message(line, machine.progress)
         if found is None:
             refuse_other_settings([one for group in groups for one in group])
-            _, found = computed("ablate", call, opened, groups[0][0][0], groups)
-    return replace(found[0][0], against=found[1][0] if len(found) > 1 else None, _temporary=temporary)
+            _, found = computed("ablate", opened, groups[0][0][0], groups)
+        against = found[1][0] if len(found) > 1 else None
+        return replace(found[0][0], against=against, _temporary=opened.temporary)
 
 
-def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given | None) -> AblationRequest:
+def prepare(name: str, opened: Opened, arguments: AblationArguments) -> AblationRequest:
     """The open checkpoint, or model in memory, with its examples, on the device."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
 
-    with activity(f"{name}: opening {arguments.checkpoint}", call.progress):
-        if call.cluster is None:
-            use_threads(call.threads)
-        device = choose_device(call.device if call.cluster is None else "auto")
-        request = prepare_ablation(arguments, device, *(opened or ()))
-        if opened is not None and not call.by_layer:  # which have no modules that are all off
+    machine, model = opened.machine, opened.model
+    with activity(f"{name}: opening {arguments.checkpoint}", machine.progress):
+        if machine.cluster is None:
+            use_threads(machine.threads)
+        device = choose_device(machine.device if machine.cluster is None else "auto")
+        request = prepare_ablation(arguments, device, model, opened.examples)
+        loaded = model is not None or arguments.adapters
+        if loaded and not arguments.settings.by_layer:  # which have no modules that are all off
             from adapter_probe.checkpoints.in_memory import refuse_other_off
 
             refuse_other_off(request.checkpoint.model, request.model, request.model.example)
-    return _tried(replace(request, data=call.name) if call.name else request)
+    return _tried(replace(request, data=opened.subject.name) if opened.subject.name else request)
 
 
 def _tried(request: AblationRequest) -> AblationRequest:
@@ -139,8 +146,7 @@ def _tried(request: AblationRequest) -> AblationRequest:
 
 def computed(
     name: str,
-    call: Ablate,
-    opened: Given | None,
+    opened: Opened,
     opening: AblationArguments,
     groups: Sequence[Parts],
     begin: Callable[[Path, Mapping[str, Any]], object] | None = None,
@@ -151,14 +157,14 @@ def computed(
     """
     from adapter_probe.probe.request import on_other_data
 
+    machine = opened.machine
     with recorded() as reads:
-        request = first = prepare(name, call, opening, opened)
-    if call.cluster is not None:
+        request = first = prepare(name, opened, opening)
+    if machine.cluster is not None:
         from adapter_probe.jobs.running import Resources
         from adapter_probe.jobs.shards import compute_in_shards
 
-        resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
-        compute_in_shards(opening, request, groups[0][0][1], resources, call.cluster, call.progress)
+        compute_in_shards(opening, request, groups[0][0][1], Resources.of(machine), machine.cluster)
     found: list[list[Ablation]] = []
     for parts in groups:
         if found:
@@ -171,8 +177,8 @@ def computed(
             title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.scale:g}"
             asked = replace(request, settings=one.settings)
             remarks = () if studies else request.question
-            studies.append(_run(asked, folder, call.progress, title, remarks))
-            if opened is None:
+            studies.append(_run(asked, folder, machine.progress, title, remarks))
+            if opened.model is None:
                 record_reads(one, reads, folder)
         found.append(studies)
     return first, found

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.score_changes import section_of
-from adapter_probe.checkpoints.adapter_folder import name_in_cache
+from adapter_probe.checkpoints.adapter_folder import choose_adapter, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import uncompressed
 from adapter_probe.data.rows import categories_of
-from adapter_probe.errors import DataError, must_be
+from adapter_probe.errors import DataError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS
 from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.rundir import read_manifest
 
-from .checkpoint_arguments import Ablate
 from .example_files import as_files, check_files, of_columns, with_collections
+from .trainers import TokenisedPreferences
 
 if TYPE_CHECKING:
-    from .opened import Given
+    from .opened import Opened
 
 Parts = Sequence[tuple[AblationArguments, Path]]
 """Ablations of one checkpoint on the same examples, with their results folders."""
@@ -37,40 +37,48 @@ AGAINST_PREFIX = "against-"
 
 
 def asked_of(
-    call: Ablate, usual: str, opened: Given | None, rows: Path | None = None
+    opened: Opened, settings: AblationSettings, usual: str, rows: Path | None = None
 ) -> list[tuple[AblationArguments, Path]]:
     """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
 
     Args:
-        call: what the user gave.
+        opened: what it is about.
+        settings: its settings.
         usual: name of the results folder with settings at their defaults.
-        opened: of a model in memory, what `opened_for` gives.
         rows: where examples in memory are saved; by default beside the results.
     """
-    checkpoint = Path(str(call.checkpoint))
+    subject, model, out = opened.subject, opened.model, opened.out
+    checkpoint, columns = Path(str(subject.checkpoint)), subject.columns
+    if opened.examples is not None and settings.precision == "mixed":
+        raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
+    less_off = isinstance(subject.batches, TokenisedPreferences) and subject.batches.less_off
+    if less_off and settings.reference == "rows":
+        settings = replace(settings, reference="off")
     if rows is None:
-        rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
-    place = rows if opened else checkpoint
-    causal = opened is not None and opened.opened.description.task.kind == "causal"
-    own = as_files(call.data, rows, place, call.metric in COMPARISONS, causal)
-    files = with_collections(own, call.split)
-    if call.columns:
-        files = of_columns(files, call.columns, rows, call.encoding)
-    others = as_files(call.against, rows, place, causal=causal)
-    if call.columns and others:
-        others = of_columns(others, call.columns, rows, call.encoding, or_new=True)
-    if call.task and not is_task(call.task):
-        wanted = must_be("--task", f"{PREFIX}NAME", call.task)
+        rows = _usual_folder(str(checkpoint), usual).parent if out is None else out
+    adapters = tuple(name.strip() for name in (subject.adapter or "").split(",") if name.strip())
+    place = choose_adapter(checkpoint, next(iter(adapters), None)) if model is None else rows
+    causal = model is not None and model.description.task.about.is_language_model
+    own = as_files(subject.data, rows, place, subject.metric in COMPARISONS, causal)
+    files = with_collections(own, subject.split)
+    others = as_files(subject.against, rows, place, causal=causal)
+    if columns:
+        files = of_columns(files, columns, rows, subject.encoding)
+    if columns and others:
+        others = of_columns(others, columns, rows, subject.encoding, or_new=True)
+    if subject.task and not is_task(subject.task):
+        wanted = must_be("--task", f"{PREFIX}NAME", subject.task)
         raise DataError(f"{wanted}; data files are given with --data")
-    if call.task and files:
-        raise DataError(f"--data {files[0]} and --task {call.task} cannot be combined; give one of them")
-    metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
+    if subject.task and files:
+        raise DataError(f"--data {files[0]} and --task {subject.task} cannot be combined; give one of them")
+    metric = CustomMetric(subject.metric) if callable(subject.metric) else subject.metric
     arguments = AblationArguments.of(
-        call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
-        data=(call.task,) if call.task else files, categories=categories_of(call.data),
+        subject, checkpoint=str(checkpoint), settings=settings, metric=metric,
+        data=(subject.task,) if subject.task else files, categories=categories_of(subject.data),
+        adapters=adapters,
     )  # fmt: skip
-    check_files(checkpoint, call.encoding, *arguments.data, *others)
-    folder = _folder_of(arguments, call.out, usual)
+    check_files(checkpoint, subject.encoding, *arguments.data, *others)
+    folder = _folder_of(arguments, usual) if out is None else out
     if not others:
         return [(arguments, folder)]
     usually = {**vars(Prompting()), **vars(Generation()), "split": "validation", "metric": None}
@@ -94,10 +102,8 @@ def refuse_other_settings(parts: Sequence[tuple[AblationArguments, Path]]) -> No
             )
 
 
-def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) -> Path:
-    """The results folder: `out`, or the usual one with settings that are not defaults added to its name."""
-    if out is not None:
-        return Path(out)
+def _folder_of(arguments: AblationArguments, name: str) -> Path:
+    """The usual results folder, with settings that are not defaults added to its name."""
     said, data = arguments.slugs(), arguments.data
     if data:
         said["data"] = f"data-{uncompressed(data[0]).stem}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from adapter_probe.ablation_settings import AblationSettings, as_strength
 from adapter_probe.argument_checks import words_of
@@ -29,7 +29,6 @@ from adapter_probe.settings import (
     OnBase,
     OnDevice,
     OneOfSeveral,
-    Settings,
     fixed,
     required,
     setting,
@@ -68,15 +67,8 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Shown(Settings):
-    """What every function that takes its time has in common."""
-
-    progress: bool = setting(True, "whether to show a progress bar.", shell=NoneType)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSettings):
-    """The arguments of `adapter_probe.ablate`."""
+class Subject(Columned, Evaluation, OneOfSeveral):
+    """What a study is about: a checkpoint or a model in memory, and examples."""
 
     checkpoint: str | Path | Module | Trainer = field(
         kw_only=False,
@@ -88,7 +80,6 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
-    rank: int = fixed(0)
     base: str | Path | Module | None = setting(  # type: ignore[assignment]
         None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. For a "
         "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
@@ -122,10 +113,6 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
         "ability. In Python in any form that data accepts; see `Ablation.against`.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
-    out: str | Path | None = setting(
-        None, "results folder; by default a folder inside the checkpoint, or NAME-ablation if it is on the "
-        "Hub.", panel="Output", metavar="FOLDER",
-    )  # fmt: skip
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
     name: str = setting(
         "", "of a model in memory, what its task is called in figures, tables and captions, such as SST-2; "
@@ -147,7 +134,15 @@ class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSetting
     )  # fmt: skip
 
 
-Called = TypeVar("Called", bound=Ablate)  # `Ablate`, or the arguments of what extends it
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Ablate(Subject, Machine, AblationSettings):
+    """The arguments of `adapter_probe.ablate`."""
+
+    rank: int = fixed(0)
+    out: str | Path | None = setting(
+        None, "results folder; by default a folder inside the checkpoint, or NAME-ablation if it is on the "
+        "Hub.", panel="Output", metavar="FOLDER",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -171,9 +166,7 @@ CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True,
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(
-    Shown, Columned, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase
-):
+class Prune(Columned, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"

@@ -308,7 +308,7 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
     return found
 
 
-def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progress: bool) -> SweepPlan:
+def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> SweepPlan:
     """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
@@ -318,7 +318,7 @@ def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progres
         use_threads(resources.threads)
     done = finished_trials(out, trials)
     left = [trial for trial in trials if trial.id not in done]
-    with activity("measuring a few training steps of each method", progress):
+    with activity("measuring a few training steps of each method", resources.progress):
         seconds = estimate_seconds(left, device)
         start = seconds_of_start() if left else 0.0  # start-up of this program and of each worker
     count = min(resources.at_a_time(len(left)), max(1, len(left)))

@@ -13,13 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.summary_text import plain_text, score_text
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
+from adapter_probe.jobs.resources import Machine
 from adapter_probe.progress import activity, print_message
 from adapter_probe.settings import Style
 from adapter_probe.wording import examples_text, metric_name
 
+from .checkpoint_arguments import Subject
 from .study_base import StoredStudy
 
 if TYPE_CHECKING:
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
     from adapter_probe.probe.ablation_arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
 
-    from .checkpoint_arguments import Called
+    from .checkpoint_arguments import Ablate
     from .cost_plan import AblationPlan
-    from .opened import Given
+    from .opened import Opened
 
 
 class DegreeStudy(StoredStudy):
@@ -82,7 +85,7 @@ class Degrees:
         setting: the field of `AblationSettings` that has the values.
         usual: name of the study, and of its results folder with settings at their defaults.
         command: name of the function.
-        values: from the arguments, and a model in memory, the values in ascending order.
+        values: from the arguments, and what is opened, the values in ascending order.
         opening: from these the one with which the checkpoint is opened.
         record: the study's record from its folder, its identity, the ablations by value, the request that
             they were computed with (None where all were there), and the study that was in the folder.
@@ -91,23 +94,23 @@ class Degrees:
     setting: str
     usual: str
     command: str
-    values: Callable[[Any, Given | None], Sequence[float]]
+    values: Callable[[Any, Opened], Sequence[float]]
     opening: Callable[[Sequence[float]], float]
     record: Callable[
         [Path, dict[str, Any], Mapping[float, AblationResults], AblationRequest | None, Any], DegreeRecord
     ]
 
-    def plan(self, call: Called) -> AblationPlan:
+    def plan(self, call: Ablate) -> AblationPlan:
         """See `ablate.plan`."""
         from .ablate import planned
 
-        def parts_of(given: Given | None, arguments: AblationArguments, folder: Path) -> Any:
-            values = self.values(call, given)
+        def parts_of(opened: Opened, arguments: AblationArguments, folder: Path) -> Any:
+            values = self.values(call, opened)
             return self._at(arguments, self.opening(values)), self._parts(arguments, folder, values)
 
         return planned(call, self.command, self.usual, parts_of)
 
-    def run(self, call: Called) -> tuple[list[Any], TemporaryDirectory[str] | Path | None]:
+    def run(self, call: Ablate) -> tuple[list[Any], TemporaryDirectory[str] | Path | None]:
         """The records of the study, and of that on the data of `against`; the folder of a model in memory."""
         from adapter_probe.results.atomic import claim_folder
 
@@ -117,29 +120,30 @@ class Degrees:
         from .opened import opened_for
         from .reopened import finished
 
-        with opened_for(call) as (call, opened, temporary):
+        subject, machine, settings = Subject.of(call), Machine.of(call), AblationSettings.of(call)
+        with opened_for(subject, machine, call.out) as opened:
             values = self.values(call, opened)
-            asked = asked_of(call, self.usual, opened)
+            asked = asked_of(opened, settings, self.usual)
             groups = [self._parts(arguments, folder, values) for arguments, folder in asked]
             with claim_folder(asked[0][1]):
                 previous: list[Any] = []
                 with suppress(ResultsError):
                     previous = [load(folder) for _, folder in asked if holds_results(folder)]
                 alike = [one for one in previous if isinstance(one, DegreeStudy)]
-                there = opened is None and len(alike) == len(asked)
-                found = finished(self.command, call, groups) if there else None
+                there = opened.model is None and len(alike) == len(asked)
+                found = finished(self.command, opened, groups) if there else None
                 for line in alike[0].question if found else ():
-                    print_message(line, call.progress)
+                    print_message(line, machine.progress)
                 request = None
                 if found is None:
                     opening = self._at(asked[0][0], self.opening(values))
-                    request, found = computed(self.command, call, opened, opening, groups, self._begin)
-                with activity(f"{self.command}: computing intervals", call.progress):
+                    request, found = computed(self.command, opened, opening, groups, self._begin)
+                with activity(f"{self.command}: computing intervals", machine.progress):
                     records = [
                         self._write(folder, {v: one.results for v, one in zip(values, own)}, request, old)
                         for (_, folder), own, old in zip(asked, found, alike if there else [None, None])
                     ]
-        return records, temporary
+        return records, opened.temporary
 
     def _at(self, arguments: AblationArguments, value: float) -> AblationArguments:
         changed: dict[str, Any] = {self.setting: value}

@@ -1,23 +1,24 @@
-"""What a call is about: the folder of a checkpoint, which a later step opens, or a model in memory."""
+"""What a study is about, opened: the folder of a checkpoint, which is read later, or a model in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint
 from adapter_probe.data.generating import Prompting
 from adapter_probe.data.rows import one_table, token_rows
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError
 from adapter_probe.hub_names import is_hub_name, is_missing, name_and_revision
+from adapter_probe.jobs.resources import Machine
 from adapter_probe.progress import activity
 from adapter_probe.results.atomic import make_folder
 
-from .checkpoint_arguments import Ablate, Called, Trainer
+from .checkpoint_arguments import Subject, Trainer
 from .trainers import TokenisedPreferences, differences_of, examples_of_preferences, of_trainer
 
 if TYPE_CHECKING:
@@ -34,149 +35,134 @@ _ON_DISK = ("cluster", "adapter", "dequantise", "device_map")
 """Arguments that a model in memory cannot follow."""
 
 
-class Given(NamedTuple):
-    """A model in memory, and its examples where they are batches.
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a study is about, where it runs, and what is open already.
 
     Attributes:
-        examples: the examples, or None for those that the arguments name.
+        subject: the checkpoint's folder, or that of a model in memory, and the examples; its `adapter` has
+            the names of several that are opened together.
+        out: the results folder that is given, or that of a model in memory; None for the usual one.
+        model: the model in memory, opened; else None.
+        examples: the examples where they are batches; None for those that `subject` names.
+        temporary: the results folder of a model in memory; a temporary one goes with the study.
     """
 
-    opened: OpenedPeft
+    subject: Subject
+    machine: Machine
+    out: Path | None
+    model: OpenedPeft | None = None
     examples: Examples | None = None
-
-    def with_name(self, name: str) -> Given:
-        """The same with a task of this name."""
-        return self._replace(opened=self.opened.with_task(replace(self.opened.description.task, name=name)))
-
-    def of_source(self, source: str) -> Given:
-        """The same with a question that names where the examples are from."""
-        if self.examples is None or self.examples.question is None:
-            return self
-        question = replace(self.examples.question, source=source)
-        return self._replace(examples=replace(self.examples, question=question))
-
-    def with_note(self, note: str) -> Given:
-        """The same with a remark on how it was read."""
-        return self._replace(opened=replace(self.opened, notes=(*self.opened.notes, note)))
+    temporary: TemporaryDirectory[str] | Path | None = None
 
 
 @contextmanager
-def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDirectory[str] | Path | None]]:
-    """The arguments with a checkpoint's folder, and a model in memory, which is left as it was.
-
-    Returns:
-        the arguments; of a model in memory, which has a name and a results folder in them, or with several
-        adapters, the open model; and its results folder, which may be a temporary one.
+def opened_for(subject: Subject, machine: Machine, folder: str | Path | None) -> Iterator[Opened]:
+    """The folder of a checkpoint, or a model in memory, which is left as it was.
 
     Raises:
         ModelError, CheckpointError: see `open_in_memory`; or there is no such checkpoint.
         DataError: there is no data, or batches and labels are not the model's.
         ResultsError: an argument needs a checkpoint on disk.
     """
-    given = [one.name for one in fields(call) if one.init and one.name in ("data", "against")]
-    call = replace(call, **{name: one_table(getattr(call, name), call.split) for name in given})
-    if not isinstance(call.checkpoint, (str, Path)):
-        with without_autocast(), _in_memory(call) as found:
-            yield found
+    given = {name: one_table(getattr(subject, name), subject.split) for name in ("data", "against")}
+    subject, out = replace(subject, **given), None if folder is None else Path(folder)
+    if not isinstance(subject.checkpoint, (str, Path)):
+        with without_autocast(), _in_memory(subject, machine, out) as opened:
+            yield opened
         return
-    for one in fields(Ablate):
-        if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
+    for one in fields(subject):
+        if one.name in _IN_MEMORY and getattr(subject, one.name) != one.default:
             raise DataError(
-                f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
+                f"{one.name}= applies only to a model in memory, and {subject.checkpoint} is on disk"
             )
-    names = [name.strip() for name in (call.adapter or "").split(",")]
-    if len(names) == 1:
-        yield _on_disk(call), None, None
-        return
-    call = _on_disk(replace(call, adapter=None))
-    if call.cluster is not None:
+    several = subject.adapter if "," in (subject.adapter or "") else None
+    found = _on_disk(subject if several is None else replace(subject, adapter=None), machine.progress)
+    if several is not None and machine.cluster is not None:
         raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
-    from adapter_probe.checkpoints.opening import open_several
-
-    base = None if call.base is None else str(call.base)
-    yield call, Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise)), None
+    yield Opened(replace(found, adapter=several), machine, out)
 
 
 @contextmanager
-def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory[str] | Path]]:
+def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator[Opened]:
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
     metric, unused = None, False
-    of_trainers_own = isinstance(call.checkpoint, Trainer) and call.batches is None and not _names_texts(call)
-    if isinstance(trainer := call.checkpoint, Trainer):
+    evaluates = isinstance(subject.checkpoint, Trainer) and subject.batches is None
+    of_trainers_own = evaluates and not _names_texts(subject)
+    if isinstance(trainer := subject.checkpoint, Trainer):
         with left_as_it_was(trainer.model):  # type: ignore[attr-defined]  # making batches may leave hooks
-            call, metric = of_trainer(call, trainer)
-        unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is call.metric
-    model: Any = call.checkpoint
-    if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
+            subject, metric = of_trainer(subject, trainer)
+        unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is subject.metric
+    model: Any = subject.checkpoint
+    given = {**vars(subject), "cluster": machine.cluster}
+    if flag := next((one for one in _ON_DISK if given[one]), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
-    if call.batches is None and (rows := token_rows(call.data)) is not None:
-        call = replace(call, data=(), batches=rows)
-    texts = _names_texts(call)
-    if texts == (call.batches is not None):
-        given = (
+    if subject.batches is None and (rows := token_rows(subject.data)) is not None:
+        subject = replace(subject, data=(), batches=rows)
+    texts = _names_texts(subject)
+    if texts == (subject.batches is not None):
+        raise DataError(
             "both data and batches are given; give one of them"
             if texts
             else "a model in memory has no data of its own; give data= or batches="
         )
-        raise DataError(given)
     with left_as_it_was(model):
-        opened = _given(call, model)
+        opened, examples = _given(subject, model, machine.device)
+        notes = []
         if metric is not None:
-            assert opened.examples is not None, "a trainer's metric is of its batches"
-            call = replace(call, metric=metric.of_model(opened.opened, opened.examples))
-            opened = opened.with_note(metric.said)
+            assert examples is not None, "a trainer's metric is of its batches"
+            subject = replace(subject, metric=metric.of_model(opened, examples))
+            notes.append(metric.said)
         if of_trainers_own:
-            rows = call.batches
+            rows = subject.batches
             if rows is None:
-                preferences = len(call.data)  # type: ignore[arg-type]  # texts of the evaluation set
+                preferences = len(subject.data)  # type: ignore[arg-type]  # texts of the evaluation set
             else:
-                opened = opened.of_source(f"the evaluation set of a {type(trainer).__name__}")
                 preferences = len(rows.answers) if isinstance(rows, TokenisedPreferences) else 0
-            for note in differences_of(trainer, opened.opened.description.task.kind, preferences):
-                opened = opened.with_note(note)
-        if call.name:
-            opened = opened.with_name(call.name)
+                if examples is not None and examples.question is not None:
+                    source = f"the evaluation set of a {type(trainer).__name__}"
+                    examples = replace(examples, question=replace(examples.question, source=source))
+            notes += differences_of(trainer, opened.description.task.kind, preferences)
+        if subject.name:
+            opened = opened.with_task(replace(opened.description.task, name=subject.name))
         if unused:
-            opened = opened.with_note(
-                "the trainer's compute_metrics, which is of its own batches, is not used"
-            )
-        temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else Path(call.out)
-        folder = make_folder(temporary if isinstance(temporary, Path) else temporary.name)
-        device = str(device_of(model))
-        yield (
-            replace(call, checkpoint=str(opened.opened.folder), base=None, out=folder, device=device),
-            opened,
+            notes.append("the trainer's compute_metrics, which is of its own batches, is not used")
+        temporary = TemporaryDirectory(prefix="adapter-probe-") if out is None else out
+        yield Opened(
+            replace(subject, checkpoint=str(opened.folder), base=None),
+            replace(machine, device=str(device_of(model))),
+            make_folder(temporary if isinstance(temporary, Path) else temporary.name),
+            replace(opened, notes=(*opened.notes, *notes)),
+            examples,
             temporary,
         )
 
 
-def _names_texts(call: Called) -> bool:
+def _names_texts(subject: Subject) -> bool:
     """Whether the arguments name texts: data or a task."""
-    return bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
+    return bool(subject.task) or not (isinstance(subject.data, tuple) and not subject.data)
 
 
-def _given(call: Ablate, model: Any) -> Given:
+def _given(subject: Subject, model: Any, device: str) -> tuple[OpenedPeft, Examples | None]:
     """The model, with its examples where they are batches."""
-    if call.batches is None:
-        if call.labels is not None or call.read != "logits":
+    base, tokenizer, batches = subject.base, subject.tokenizer, subject.batches
+    if batches is None:
+        if subject.labels is not None or subject.read != "logits":
             raise DataError("labels and read apply only to batches; the labels of texts are in data")
-        return Given(open_given(model, call.device, call.base, call.tokenizer))
-    for one in fields(Ablate):
-        if one.name in _OF_TEXTS and getattr(call, one.name) != one.default:
+        return open_given(model, device, base, tokenizer), None
+    for one in fields(subject):
+        if one.name in _OF_TEXTS and getattr(subject, one.name) != one.default:
             raise DataError(f"{one.name} needs texts; omit it with batches, which are taken as they are")
-    if call.precision == "mixed":
-        raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
-    if isinstance(call.batches, TokenisedPreferences):
-        opened = open_given(model, call.device, call.base, call.tokenizer)
-        return Given(*examples_of_preferences(opened, call.batches))
-    if isinstance(call.against, (str, Path)) or len(call.against):
+    if isinstance(batches, TokenisedPreferences):
+        return examples_of_preferences(open_given(model, device, base, tokenizer), batches)
+    if isinstance(subject.against, (str, Path)) or len(subject.against):
         raise ResultsError("against needs texts; omit it with batches")
     from adapter_probe.probe.batches import examples_of
 
-    opened = open_given(model, call.device, call.base, texts=False)
-    examples, task = examples_of(opened.model, call.batches, call.labels, call.read)
-    return Given(opened.with_task(task), examples)
+    opened = open_given(model, device, base, texts=False)
+    examples, task = examples_of(opened.model, batches, subject.labels, subject.read)
+    return opened.with_task(task), examples
 
 
 @contextmanager
@@ -219,15 +205,16 @@ def device_of(model: torch.nn.Module) -> torch.device:
     return next((p.device for p in model.parameters() if p.device.type != "meta"), torch.device("cpu"))
 
 
-def _on_disk(call: Called) -> Called:
-    """The arguments with the folder of a checkpoint that is named on the hub."""
-    name = str(call.checkpoint)
-    if call.base is not None and not isinstance(call.base, (str, Path)):
+def _on_disk(subject: Subject, progress: bool) -> Subject:
+    """The same with the folder of a checkpoint that is named on the hub."""
+    name = str(subject.checkpoint)
+    if subject.base is not None and not isinstance(subject.base, (str, Path)):
         raise DataError(f"base= is a model in memory, and {name} is on disk; give the folder of its base")
     if is_hub_name(name):
-        with activity(f"ablate: looking for {name}", call.progress):
-            place = fetch_checkpoint(*name_and_revision(name), call.adapter)
-            return replace(call, checkpoint=choose_adapter(place, call.adapter), adapter=None)
-    if is_missing(name):
+        with activity(f"ablate: looking for {name}", progress):
+            place = fetch_checkpoint(*name_and_revision(name), subject.adapter)
+    elif is_missing(name):
         raise CheckpointError(f"checkpoint {name}: no such folder")
-    return replace(call, checkpoint=choose_adapter(Path(name), call.adapter), adapter=None)
+    else:
+        place = Path(name)
+    return replace(subject, checkpoint=choose_adapter(place, subject.adapter), adapter=None)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .cost_plan import AblationPlan
     from .example_files import ExampleSource
-    from .opened import Given
+    from .opened import Opened
 
 _UNKNOWN = 16  # the rank of adapters whose configuration names none
 
@@ -125,21 +125,22 @@ class Ranks(DegreeStudy):
         }
 
 
-def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
+def _ranks(call: RunRanks, opened: Opened) -> list[int]:
     """The ranks to compute, ascending; by default the powers of two below that of the adapters."""
     if call.ranks:
         if wrong := [one for one in call.ranks if one != int(one)]:
             raise ResultsError(must_be("--ranks", "whole numbers", wrong[0]))
         return sorted(set(map(int, call.ranks)))
-    from adapter_probe.checkpoints.adapter_folder import only_adapter
+    from adapter_probe.checkpoints.adapter_folder import choose_adapter, only_adapter
 
     own = _UNKNOWN
-    if opened is not None:
-        configs = getattr(opened.opened.model, "peft_config", {}).values()
+    if opened.model is not None:
+        configs = getattr(opened.model.model, "peft_config", {}).values()
         own = next((one.r for one in configs if isinstance(getattr(one, "r", None), int)), own)
     else:
         with suppress(AdapterProbeError):
-            folder = Path(str(call.checkpoint))
+            first = (opened.subject.adapter or "").partition(",")[0].strip()
+            folder = choose_adapter(Path(str(opened.subject.checkpoint)), first or None)
             folder = folder if (folder / CONFIG).is_file() else only_adapter(folder) or folder
             document = read_json_file(folder / CONFIG)
             pattern = document.get("rank_pattern")

@@ -29,18 +29,19 @@ from adapter_probe.results.rundir import PARTS, read_manifest
 
 from .ablation_study import Ablation
 from .asked import Parts
-from .checkpoint_arguments import Ablate
 from .load import load
+from .opened import Opened
 
 
-def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Ablation]] | None:
+def finished(name: str, opened: Opened, groups: Sequence[Parts]) -> list[list[Ablation]] | None:
     """The ablations, if all are there already and nothing that they were made from has changed."""
     from adapter_probe.device import check_threads
 
-    if call.device not in ("auto", "cpu") or call.cluster is not None:
+    machine = opened.machine
+    if opened.model is not None or machine.device not in ("auto", "cpu") or machine.cluster is not None:
         return None
-    check_threads(call.threads)
-    with activity(f"{name}: checking for changes since the last run", call.progress):
+    check_threads(machine.threads)
+    with activity(f"{name}: checking for changes since the last run", machine.progress):
         found = [[_reopen(*one) for one in parts] for parts in groups]
     return None if any(None in own for own in found) else found  # type: ignore[return-value]
 
@@ -92,9 +93,9 @@ def record_reads(arguments: AblationArguments, reads: Reads, folder: Path) -> No
 def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
     """The arguments as plain JSON, without those that change no number: checkpoint path, rows per pass.
 
-    None where the metric is a function, of which a name tells nothing.
+    None where the metric is a function, of which a name tells nothing, and of several adapters.
     """
-    if isinstance(arguments.metric, CustomMetric):
+    if isinstance(arguments.metric, CustomMetric) or arguments.adapters:
         return None
     settled = {**arguments.settled(), "code_schema": PREDICTIONS_VERSION[arguments.settings.precision]}
     return {

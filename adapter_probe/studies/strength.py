@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.ablation_settings import check_strength
 from adapter_probe.argument_checks import planned_by, taking
-from adapter_probe.errors import ResultsError, must_be
+from adapter_probe.errors import DataError, ResultsError, must_be
 from adapter_probe.settings import fixed, setting
 from adapter_probe.units import Unit
 from adapter_probe.wording import is_distance, metric_name
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from .cost_plan import AblationPlan
     from .example_files import ExampleSource
+    from .opened import Opened
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
@@ -99,8 +100,13 @@ class Strengths(DegreeStudy):
         return {name: f"{score}; {others[name]} {beside}" for name, score in points.items()}
 
 
-def _strengths(call: RunStrength, opened: Any = None) -> list[float]:
+def _strengths(call: RunStrength, opened: Opened | None = None) -> list[float]:
     """The strengths to compute, ascending, without 1."""
+    if opened is not None and getattr(opened.subject.batches, "less_off", False):
+        raise DataError(
+            "the trainer's reference is the model with all adapters off, which this study does not have; "
+            "precompute the reference's log-likelihoods (precompute_ref_log_probs=True)"
+        )
     for one in call.strengths:
         check_strength(one, "--strengths")
     found = sorted({float(one) for one in call.strengths} - {1.0})

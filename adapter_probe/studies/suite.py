@@ -12,7 +12,7 @@ import pandas as pd
 from adapter_probe.analysis.summary_text import both_scores
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, TrainingError
-from adapter_probe.jobs.resources import Resources
+from adapter_probe.jobs.resources import Machine, Resources
 from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
@@ -132,7 +132,7 @@ def plan(call: RunSuite) -> SuitePlan:
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
             trials = plan_trials(requests[name])
-            plans[name] = plan_sweep(trials, out / name, Resources.of(call), call.progress)
+            plans[name] = plan_sweep(trials, out / name, Resources.of(call))
     folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
     return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
 
@@ -151,7 +151,7 @@ def suite(call: RunSuite) -> Suite:
             error of `adapter_probe.tradeoff`, `init_sweep` or `ablate`.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    out, resources, progress = Path(call.out), Resources.of(call), call.progress
+    out, resources = Path(call.out), Resources.of(call)
     about, requests = _read(Path(call.file))
 
     from adapter_probe.jobs.trials import plan_trials
@@ -159,7 +159,7 @@ def suite(call: RunSuite) -> Suite:
     trade = sweep = None
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
-            trials = run_trials(name, plan_trials(requests[name]), out / name, resources, progress)
+            trials = run_trials(name, plan_trials(requests[name]), out / name, resources)
             if name == TRADEOFF:
                 trade = write_tradeoff(out / name, trials)
             else:
@@ -168,13 +168,11 @@ def suite(call: RunSuite) -> Suite:
     parameters = None
     if about.ablation:
         folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, trade)
-        parameters = _trained(out, folders, resources, progress)
+        parameters = _trained(out, folders, resources)
         for folder, request in folders.items():
             place = out / _ABLATIONS / request.task.name / f"seed-{request.settings.seed}"
-            asked = Ablate.of(
-                about.ablation, checkpoint=folder, out=place, device=resources.device,
-                threads=resources.threads, cluster=resources.cluster, progress=progress,
-            )  # fmt: skip
+            where = vars(Machine.of(resources))
+            asked = Ablate.of(about.ablation, checkpoint=folder, out=place, **where)
             ablations.setdefault(request.task.name, []).append(ablate(**vars(asked)))
     return Suite(out, trade, sweep, ablations, parameters)
 
@@ -248,9 +246,7 @@ def _checkpoints(
     return folders
 
 
-def _trained(
-    out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
-) -> pd.DataFrame:
+def _trained(out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources) -> pd.DataFrame:
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
     import torch
 
@@ -261,7 +257,7 @@ def _trained(
     from adapter_probe.models.methods import PeftMethod
     from adapter_probe.training.request import build_model, load_inputs
 
-    train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources, progress)
+    train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources)
     first = {request.task.name: folder for folder, request in reversed(folders.items())}
     one = next(iter(folders.values()))
     loaded = load_inputs(one).base

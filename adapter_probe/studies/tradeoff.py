@@ -154,7 +154,7 @@ def plan(call: RunTradeoff) -> SweepPlan:
     Raises:
         AdapterProbeError: see `tradeoff`.
     """
-    return plan_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress)
+    return plan_sweep(_trials(call), Path(call.out), Resources.of(call))
 
 
 @planned_by(plan)
@@ -172,7 +172,7 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     out, resources = Path(call.out), Resources.of(call)
-    trials = run_trials(TRADEOFF, _trials(call), out, resources, call.progress, call.on_trial)
+    trials = run_trials(TRADEOFF, _trials(call), out, resources, call.on_trial)
     return write_tradeoff(out, trials)
 
 

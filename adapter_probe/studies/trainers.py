@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from adapter_probe.data.request_rows import REFERENCES, Request, are_preferences
@@ -15,12 +15,13 @@ from adapter_probe.errors import DataError, listed, one_line
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.metrics import BY_NAME, default_metric
 
-from .checkpoint_arguments import Called
 from .trainer_metric import HALF, MetricOfTrainer
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
     from adapter_probe.data.examples import Examples
+
+    from .checkpoint_arguments import Subject
 
 NO_TAG = -100  # as in `adapter_probe.data.batches`, which imports torch
 _FORMATS = ("", "arrow", "csv", "generator", "json", "pandas", "parquet", "text")  # names of data set loaders
@@ -38,41 +39,41 @@ class TokenisedPreferences:
             prompt is not told apart, as for a reward model.
         answers: tokens of the chosen and of the rejected answer of each row, after those of the prompt.
         reference: log-likelihoods of both answers by the reference model, if they are known.
+        less_off: whether their reference model is the trainer's own with all adapters off.
     """
 
     begins: tuple[tuple[int, int], ...] | None
     answers: tuple[tuple[list[int], list[int]], ...]
     reference: tuple[tuple[float, ...], ...]
+    less_off: bool = False
 
 
-def of_trainer(call: Called, trainer: Any) -> tuple[Called, MetricOfTrainer | None]:
-    """The arguments with a trainer's model, and with the rest where the user gives none; and its metric.
+def of_trainer(subject: Subject, trainer: Any) -> tuple[Subject, MetricOfTrainer | None]:
+    """A trainer's model, and its examples where the user gives none; and its metric.
 
     Raises:
         DataError: it has no evaluation set, or evaluates what no study scores.
     """
-    tokenizer = call.tokenizer or getattr(trainer, "processing_class", None)
-    given = replace(call, checkpoint=trainer.model, tokenizer=tokenizer)
-    if call.task or not (isinstance(call.data, tuple) and not call.data):
+    tokenizer = subject.tokenizer or getattr(trainer, "processing_class", None)
+    given = replace(subject, checkpoint=trainer.model, tokenizer=tokenizer)
+    if subject.task or not (isinstance(subject.data, tuple) and not subject.data):
         return given, None
-    if call.batches is None:
+    if subject.batches is None:
         _refuse_other(trainer)
-        given = replace(given, name=call.name or _name_of(getattr(trainer, "eval_dataset", None)))
+        given = replace(given, name=subject.name or _name_of(getattr(trainer, "eval_dataset", None)))
         data = getattr(trainer, "eval_dataset", None)
         names = {*(getattr(data, "column_names", None) or ())} if not isinstance(data, Mapping) else set()
         if {"chosen_ids", "rejected_ids"} <= names and data is not None and len(data):
-            return _with_preferences(
-                given, trainer, *_preferences_of(trainer, _evaluated(trainer, data))
-            ), None
+            return replace(given, batches=_preferences_of(trainer, _evaluated(trainer, data))), None
         if {"chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"} <= names:
             rows = _evaluated(trainer, data)
             return replace(given, batches=_labelled_preferences(trainer, rows)), None  # type: ignore[arg-type]
         if are_preferences(names):
             return replace(given, data=_evaluated(trainer, data)), None  # type: ignore[arg-type]
-    batches = _batches_of(trainer) if call.batches is None else list(call.batches)
+    batches = _batches_of(trainer) if subject.batches is None else list(subject.batches)
     given = replace(given, batches=batches)
-    compute, key = trainer.compute_metrics, call.metric
-    if compute is None or call.labels is not None or call.read != "logits":
+    compute, key = trainer.compute_metrics, subject.metric
+    if compute is None or subject.labels is not None or subject.read != "logits":
         return given, None
     if key is None or (isinstance(key, str) and key not in BY_NAME):
         return replace(given, metric=None), MetricOfTrainer(trainer, batches, key or "")
@@ -200,22 +201,6 @@ def _refuse_other(trainer: Any) -> None:
     )
 
 
-def _with_preferences(given: Called, trainer: Any, rows: TokenisedPreferences, is_off: bool) -> Called:
-    if (alpha := getattr(trainer.args, "ld_alpha", None)) is not None:
-        raise DataError(
-            f"ld_alpha={alpha} of the trainer weights the tokens of an answer, which a study does not; give "
-            "data= (rows with prompt, chosen and rejected)"
-        )
-    if not is_off or given.reference != "rows":
-        return replace(given, batches=rows)
-    if not next(one for one in fields(given) if one.name == "reference").init:
-        raise DataError(
-            "the trainer's reference is the model with all adapters off, which this study does not have; "
-            "precompute the reference's log-likelihoods (precompute_ref_log_probs=True)"
-        )
-    return replace(given, batches=rows, reference="off")
-
-
 def _labelled_preferences(trainer: Any, rows: list[Any]) -> TokenisedPreferences:
     """The rows of a trainer without a reference model, CPOTrainer, as it has tokenised them.
 
@@ -237,12 +222,17 @@ def _labelled_preferences(trainer: Any, rows: list[Any]) -> TokenisedPreferences
     return TokenisedPreferences(tuple(begins), tuple(answers), ((),) * len(rows))  # type: ignore[arg-type]
 
 
-def _preferences_of(trainer: Any, data: Any) -> tuple[TokenisedPreferences, bool]:
+def _preferences_of(trainer: Any, data: Any) -> TokenisedPreferences:
     """The rows of a trainer's evaluation set, truncated as it truncates them.
 
-    Returns:
-        the rows, and whether their reference model is the trainer's own with all adapters off.
+    Raises:
+        DataError: it weights the tokens of an answer.
     """
+    if (alpha := getattr(trainer.args, "ld_alpha", None)) is not None:
+        raise DataError(
+            f"ld_alpha={alpha} of the trainer weights the tokens of an answer, which a study does not; give "
+            "data= (rows with prompt, chosen and rejected)"
+        )
     rows = list(data)
     prompts = tuple(list(row["prompt_ids"]) for row in rows) if "prompt_ids" in rows[0] else None
     most = None if prompts is None else getattr(trainer.args, "max_length", None)
@@ -257,12 +247,12 @@ def _preferences_of(trainer: Any, data: Any) -> tuple[TokenisedPreferences, bool
         begins.append((left, right))
         answers.append((chosen, rejected))
     if prompts is None:
-        return TokenisedPreferences(None, tuple(answers), ((),) * len(rows)), False
+        return TokenisedPreferences(None, tuple(answers), ((),) * len(rows))
     if set(REFERENCES) <= set(rows[0]):
         reference = tuple(tuple(float(row[name]) for name in REFERENCES) for row in rows)
     else:
         reference = _computed(trainer) or ((),) * len(rows)
-    return TokenisedPreferences(tuple(begins), tuple(answers), reference), not reference[0]
+    return TokenisedPreferences(tuple(begins), tuple(answers), reference, not reference[0])
 
 
 def _computed(trainer: Any) -> tuple[tuple[float, ...], ...]:

@@ -18,8 +18,6 @@ from adapter_probe.models.methods import AdapterVariant, PeftConfig
 from adapter_probe.settings import Columned, Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import SweepSettings, TrainingSettings
 
-from .checkpoint_arguments import Shown
-
 OnTrial = Callable[[dict[str, Any]], None]
 """Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
 STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et al. 2019, section 3.6
@@ -111,7 +109,7 @@ class TradeoffSettings(SweepSettings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Trials(Shown, Resources, TaskOptions):
+class _Trials(Resources, TaskOptions):
     """What both sweeps take besides what they compare."""
 
     on_trial: OnTrial | None = setting(
@@ -165,7 +163,7 @@ class RunTradeoff(_Trials, TradeoffSettings):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RunSuite(Shown, Resources):
+class RunSuite(Resources):
     """The arguments of `adapter_probe.suite`."""
 
     file: str | Path = field(
@@ -178,7 +176,7 @@ class RunSuite(Shown, Resources):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Train(Shown, OnDevice, TrainingSettings, AdapterVariant, TaskOptions):
+class Train(OnDevice, TrainingSettings, AdapterVariant, TaskOptions):
     """The arguments of `adapter_probe.train`."""
 
     panel = "Training"

@@ -38,7 +38,7 @@ def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, ca
 
 def run(monkeypatch, jobs: Jobs, failures: list[Failure], lost: list[Path], progress: bool = False) -> None:
     monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
-    run_jobs(jobs, Resources(workers=1, device="cpu"), progress, lambda: lost)
+    run_jobs(jobs, Resources(workers=1, device="cpu", progress=progress), lambda: lost)
 
 
 def test_silence(monkeypatch, capsys):

@@ -15,7 +15,7 @@ from adapter_probe.jobs import trials
 from adapter_probe.results import schema
 from adapter_probe.results.rundir import PARTS
 from adapter_probe.results.trial_files import claim_study
-from adapter_probe.studies import asked
+from adapter_probe.studies import ablate as of_ablate
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
@@ -39,7 +39,7 @@ def test_an_older_folder_is_resumed_and_averaged(study, other, copied, checkpoin
     parts[0].unlink()  # an interrupted run
     kept = {path: path.stat().st_mtime_ns for path in parts[1:]}
     (copied / schema.PREDICTIONS).unlink()
-    monkeypatch.setattr(asked, "AblationSettings", LaterAblation)
+    monkeypatch.setattr(of_ablate, "AblationSettings", LaterAblation)
     resumed = ap.ablate(checkpoint, out=copied, progress=False)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert parts[0].exists()
@@ -57,7 +57,7 @@ def test_a_later_setting_that_is_chosen_is_another_run(copied, checkpoint, monke
         gentleness: int = 1
 
     monkeypatch.setattr(Chosen.__dataclass_fields__["gentleness"], "default", 0)
-    monkeypatch.setattr(asked, "AblationSettings", Chosen)
+    monkeypatch.setattr(of_ablate, "AblationSettings", Chosen)
     with pytest.raises(ResultsError, match=naming("settings.gentleness", "1")):
         ap.ablate(checkpoint, out=copied, progress=False)
 
