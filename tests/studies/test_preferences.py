@@ -296,7 +296,7 @@ def test_of_answers_that_are_cut_at_the_start_all_tokens_are_scored():
         ("keep_start", (4, 4), ([1, 2, 3, 4, 5], [1, 2, 3, 4, 8])),
     ):
         trainer = SimpleNamespace(args=SimpleNamespace(max_length=5, truncation_mode=mode))
-        found, _ = _preferences_of(trainer, rows)
+        found = _preferences_of(trainer, rows)
         assert (found.begins, found.answers) == ((begins,), (answers,))
 
 

@@ -19,6 +19,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import adapter_probe as ap
 from adapter_probe.analysis.ranks import effective_rank, energy_kept, spectra_table
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, ResultsError
+from adapter_probe.jobs.resources import Machine
+from adapter_probe.studies.checkpoint_arguments import Subject
+from adapter_probe.studies.opened import Opened
 from adapter_probe.studies.ranks import RunRanks, _ranks
 
 BERT = {key: value for key, value in KV.items() if key != "num_key_value_heads"}
@@ -184,7 +187,8 @@ def test_the_default_ranks_are_below_that_of_the_lora(lora, tmp_path, library):
     if library == "mlx":
         folder = folder / "inner"
         (folder / "adapter_config.json").write_text('{"lora_parameters": {"rank": 4}}')
-    assert _ranks(RunRanks(checkpoint=folder), None) == [1, 2]
+    call = RunRanks(checkpoint=folder)
+    assert _ranks(call, Opened(Subject.of(call), Machine(), None)) == [1, 2]
 
 
 def test_effective_rank_and_energy_in_closed_form():
