@@ -21,21 +21,25 @@ from .slurm import SlurmArray
 
 @dataclass(frozen=True)
 class Jobs:
-    """The unfinished jobs of a study.
+    """The jobs of a study, each into a folder of its own, which is skipped once it has a result.
 
     Attributes:
         folder: folder of the study, claimed by this process.
         steps: number of steps of each job, by folder.
-        total: number of jobs of the study, including finished ones.
+        result: name of the file that is the result of a job.
         kind: name of the jobs in messages.
         unit: name of the steps in messages.
     """
 
     folder: Path
     steps: Mapping[Path, int]
-    total: int
+    result: str
     kind: str
     unit: str
+
+    def left(self) -> list[Path]:
+        """The jobs without a result, a file: a worker may have been killed after its last message."""
+        return [job for job in self.steps if not (job / self.result).is_file()]
 
     def name_of(self, job: Path) -> str:
         """The name of a job in messages: its folder, relative to that of the jobs."""
@@ -43,17 +47,8 @@ class Jobs:
         return inside.removeprefix(f"{self.kind}{os.sep}")
 
 
-def run_jobs(
-    jobs: Jobs,
-    resources: Resources,
-    lost: Callable[[], Sequence[Path]],
-    on_poll: Callable[[], None] = lambda: None,
-) -> None:
-    """Run jobs, or only submit them with ``--detach``.
-
-    Args:
-        lost: finds the jobs without a result afterwards. Only files count: a worker may have been killed
-            after its last message.
+def run_jobs(jobs: Jobs, resources: Resources, on_poll: Callable[[], None] = lambda: None) -> None:
+    """Run the jobs that are left, or only submit them with ``--detach``.
 
     Raises:
         TrainingError: SLURM refuses the jobs, or some are lost; the message gives their number, the first
@@ -61,54 +56,59 @@ def run_jobs(
         JobsDetached: the jobs were submitted and are not waited for.
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
-    failures = _run(jobs, resources, on_poll) if jobs.steps else []
+    left = jobs.left()
+    failures = _run(jobs, left, resources, on_poll) if left else []
     on_poll()
     # A single failure is part of the error.
     for failure in failures if len(failures) > 1 else ():
         print_message(f"{jobs.name_of(failure.job)} failed: {failure}", resources.progress)
-    if not (left := lost()):
+    if not (left := jobs.left()):
         return
     known = {failure.job.resolve(): failure for failure in failures}
     # No known reason: a network file system may show files of a node late.
     unseen = Failure(left[0], "it finished, but its result is not visible yet (network file system?)")
     first = next((known[job.resolve()] for job in left if job.resolve() in known), unseen)
     raise TrainingError(
-        f"{len(left)} of {jobs.total} {jobs.kind} failed, {jobs.name_of(first.job)} first: {first}; finished "
-        f"{jobs.kind} are kept, and the same command runs the others again"
+        f"{len(left)} of {len(jobs.steps)} {jobs.kind} failed, {jobs.name_of(first.job)} first: {first}; "
+        f"finished {jobs.kind} are kept, and the same command runs the others again"
     )
 
 
-def _run(jobs: Jobs, resources: Resources, on_poll: Callable[[], None]) -> list[Failure]:
-    left, progress = len(jobs.steps), resources.progress
-    count = resources.at_a_time(left)
-    print_message(f"{jobs.kind}: {jobs.total - left} of {jobs.total} done, {count} in parallel", progress)
+def _run(
+    jobs: Jobs, left: Sequence[Path], resources: Resources, on_poll: Callable[[], None]
+) -> list[Failure]:
+    count, total, progress = resources.at_a_time(len(left)), len(jobs.steps), resources.progress
+    print_message(f"{jobs.kind}: {total - len(left)} of {total} done, {count} in parallel", progress)
     if resources.cluster is not None:
-        return _run_on_cluster(jobs, resources, resources.cluster)
+        return _run_on_cluster(jobs, left, resources, resources.cluster)
     device = str(choose_device(resources.device))
     command, environment = _worker(device, resources.threads)
     executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
-    with _bar(jobs, progress) as (on_step, _):
-        return executor.run(list(jobs.steps), on_step, on_poll)
+    with _bar(jobs, left, progress) as (on_step, _):
+        return executor.run(left, on_step, on_poll)
 
 
-def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions) -> list[Failure]:
+def _run_on_cluster(
+    jobs: Jobs, left: Sequence[Path], resources: Resources, options: SlurmOptions
+) -> list[Failure]:
     command, environment = _worker(resources.device, resources.threads)
     progress = resources.progress
     cpus = max(1, resources.threads)
     array = SlurmArray(command, environment, jobs.folder / "slurm", options, cpus_per_task=cpus)
-    submission = array.submit(list(jobs.steps))
+    submission = array.submit(left)
     sent, adopted = len(submission.sent), len(submission.adopted)
     for failure in submission.failed:
         print_message(f"{jobs.name_of(failure.job)} had failed and is submitted again: {failure}", progress)
     going = f"; submitted earlier and still queued or running: {adopted}" if adopted else ""
     print_message(f"jobs submitted: {sent}{going}; cancel them with `scancel --name={array.name}`", progress)
     if options.detach:
-        counts = {"jobs": jobs.total, "done": jobs.total - sent - adopted, "sent_now": sent}
+        total = len(jobs.steps)
+        counts = {"jobs": total, "done": total - sent - adopted, "sent_now": sent}
         where = {"job_name": array.name, "folder": str(jobs.folder)}
         raise JobsDetached({**counts, "sent_earlier": adopted, **where})
     try:
-        with _bar(jobs, progress) as (on_step, watch):
-            return array.wait(list(jobs.steps), on_step, watch)
+        with _bar(jobs, left, progress) as (on_step, watch):
+            return array.wait(left, on_step, watch)
     except KeyboardInterrupt:
         print_message(f"the jobs stay in the queue; cancel them with `scancel --name={array.name}`", progress)
         raise
@@ -122,9 +122,9 @@ def _worker(device: str, threads: int) -> tuple[list[str], dict[str, str]]:
 
 
 @contextmanager
-def _bar(jobs: Jobs, progress: bool) -> Iterator[tuple[OnStep, Callable[[str], None]]]:
-    """A bar of all steps: callbacks for a job's finished steps, and for a status message."""
-    steps, done, word = jobs.steps, dict.fromkeys(jobs.steps, 0), ""
+def _bar(jobs: Jobs, left: Sequence[Path], progress: bool) -> Iterator[tuple[OnStep, Callable[[str], None]]]:
+    """A bar of all steps that are left: callbacks for a job's finished steps, and for a status message."""
+    steps, done, word = {job: jobs.steps[job] for job in left}, dict.fromkeys(left, 0), ""
     with progress_bar(jobs.kind, sum(steps.values()), jobs.unit, enabled=progress) as bar:
 
         def show() -> None:

@@ -27,7 +27,7 @@ from adapter_probe.results.schema import GUARD
 from .resources import SlurmOptions
 from .running import Jobs, Resources, run_jobs
 
-SHARDS, SHARD = "shards", "shard.json"
+SHARDS, SHARD, DONE = "shards", "shard.json", "done.json"
 _USUAL_SHARDS = 8  # each has start-up costs
 
 
@@ -50,16 +50,12 @@ def compute_in_shards(
         gather_shards(out, run)
         if run.missing():
             shards = write_shards(out, arguments, run, options.max_parallel or _USUAL_SHARDS)
-            left = {folder: tokens for folder, tokens in shards.items() if tokens}
-            jobs = Jobs(out, left, len(shards), "shards", "tokens")
-
-            def lost() -> list[Path]:
-                gather_shards(out, run)
-                if not run.missing():
-                    return []
-                return [folder for folder, tokens in write_shards(out, arguments, run, 1).items() if tokens]
-
-            run_jobs(jobs, resources, lost)
+            run_jobs(Jobs(out, shards, DONE, "shards", "tokens"), resources)
+            gather_shards(out, run)
+            if run.missing():
+                raise ResultsError(
+                    f"{out / SHARDS} lacks parts that its jobs have written; run the same command again"
+                )
         shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 
@@ -84,6 +80,10 @@ def write_shards(out: Path, arguments: AblationArguments, run: AblationRun, most
     for folder, parts in shares.items():
         asked = {"arguments": arguments.settled(), "plan": run.plan, "parts": parts}
         write_json(make_folder(folder) / SHARD, asked)
+        if parts:
+            (folder / DONE).unlink(missing_ok=True)
+        else:
+            write_json(folder / DONE, {"parts": parts})
     return {folder: sum(map(run.tokens_of, parts)) for folder, parts in shares.items()}
 
 
@@ -115,6 +115,7 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
             report(done)
 
         run.compute(count, missing)
+        write_json(folder / DONE, {"parts": parts})
 
 
 def gather_shards(out: Path, run: RunDirectory) -> None:

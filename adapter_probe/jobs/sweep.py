@@ -54,13 +54,12 @@ def run_trials(
             record, name = done.get(trial.id), trial.request.task.name
             if record is not None and record.task != name:
                 write_trial(trial.folder(out), replace(record, task=name))
-        left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
-        jobs = Jobs(out, left, len(trials), "trials", "steps")
-        if left and resources.progress:
+        steps = {trial.folder(out): trial.n_steps for trial in trials}
+        jobs = Jobs(out, steps, TRIAL, "trials", "steps")
+        if (left := jobs.left()) and resources.progress:
             say_slow_bfloat16(trials, resources)
         try:
-            lost = lambda: [t.folder(out) for t in trials if not finished_trials(out, [t])]  # noqa: E731
-            run_jobs(jobs, resources, lost, _reporter(list(left), on_trial))
+            run_jobs(jobs, resources, _reporter(left, on_trial))
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)

@@ -267,7 +267,5 @@ def train_checkpoints(out: Path, requests: Mapping[Path, TrainingRequest], resou
                 refuse_other(folder, trial.identity)
             else:
                 write_json(make_folder(folder) / CHECKPOINT_REQUEST, trial.request.to_json())
-                steps[folder] = trial.n_steps
-        jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
-        lost = lambda: [folder for folder in steps if not (folder / DESCRIPTION).exists()]  # noqa: E731
-        run_jobs(jobs, resources, lost)
+            steps[folder] = trial.n_steps
+        run_jobs(Jobs(out, steps, DESCRIPTION, "checkpoints", "steps"), resources)

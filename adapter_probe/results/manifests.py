@@ -85,11 +85,8 @@ def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     return hash_json({name: manifest.get(name) for name in MANIFEST_SECTIONS})
 
 
-def read_manifest(path: Path, *, by_hand: bool = False) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a run, verified.
-
-    Args:
-        by_hand: whether to accept a manifest without a checksum, as in a folder that was created by hand.
 
     Raises:
         ResultsError: it is damaged, edited or newer than this version.
@@ -97,8 +94,7 @@ def read_manifest(path: Path, *, by_hand: bool = False) -> dict[str, Any]:
     manifest = read_json(path)
     schema, checksum = manifest.get("schema"), manifest.get("checksum")
     refuse_newer(path, schema, SCHEMA)
-    whole = schema == SCHEMA and checksum == manifest_checksum(manifest)
-    if not whole and not (by_hand and "checksum" not in manifest):
+    if schema != SCHEMA or checksum != manifest_checksum(manifest):
         raise ResultsError(
             f"{path} is damaged or was edited: its checksum does not match; choose another --out or remove "
             "the folder"

@@ -27,7 +27,7 @@ B = Failure(Path("trials/b"), "not today")
     ],
 )
 def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, capsys):
-    jobs = Jobs(Path(), {failure.job: 5 for failure in (A, B)}, 2, "trials", "steps")
+    jobs = Jobs(Path(), {failure.job: 5 for failure in (A, B)}, "trial.json", "trials", "steps")
     run(monkeypatch, jobs, failures, [], progress=True)
     assert [line for line in capsys.readouterr().err.splitlines() if " failed: " in line] == lines
     if failures:
@@ -38,23 +38,37 @@ def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, ca
 
 def run(monkeypatch, jobs: Jobs, failures: list[Failure], lost: list[Path], progress: bool = False) -> None:
     monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
-    run_jobs(jobs, Resources(workers=1, device="cpu", progress=progress), lambda: lost)
+    left = iter([list(jobs.steps), lost])  # before and after they ran
+    monkeypatch.setattr(Jobs, "left", lambda _: next(left))
+    run_jobs(jobs, Resources(workers=1, device="cpu", progress=progress))
+
+
+def test_a_job_with_a_result_is_skipped(tmp_path, monkeypatch):
+    done, left = tmp_path / "done", tmp_path / "left"
+    done.mkdir()
+    (done / "trial.json").write_text("{}")
+    jobs = Jobs(tmp_path, {done: 5, left: 5}, "trial.json", "trials", "steps")
+    ran: list[Path] = []
+    monkeypatch.setattr(running.LocalProcesses, "run", lambda _, given, *more: ran.extend(given) or [])
+    with pytest.raises(TrainingError, match=r"\A1 of 2 trials failed, left first: it finished, but"):
+        run_jobs(jobs, Resources(workers=1, device="cpu", progress=False))
+    assert ran == [left]
 
 
 def test_silence(monkeypatch, capsys):
-    run(monkeypatch, Jobs(Path(), {A.job: 5, B.job: 5}, 2, "trials", "steps"), [A, B], [])
+    run(monkeypatch, Jobs(Path(), {A.job: 5, B.job: 5}, "trial.json", "trials", "steps"), [A, B], [])
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_result_that_is_not_to_be_seen_yet(monkeypatch):
-    jobs = Jobs(Path(), {A.job: 5}, 3, "trials", "steps")
-    with pytest.raises(TrainingError, match=r"\A1 of 3 trials failed, a first: it finished, but"):
+    jobs = Jobs(Path(), {A.job: 5}, "trial.json", "trials", "steps")
+    with pytest.raises(TrainingError, match=r"\A1 of 1 trials failed, a first: it finished, but"):
         run(monkeypatch, jobs, [], [A.job])
 
 
 def test_checkpoints_of_several_tasks_are_told_apart(tmp_path, monkeypatch):
     lost = [tmp_path / "out" / task / "seed-0" for task in ("cola", "mrpc")]
-    jobs = Jobs(tmp_path / "out", dict.fromkeys(lost, 5), 2, "checkpoints", "steps")
+    jobs = Jobs(tmp_path / "out", dict.fromkeys(lost, 5), "adapter_probe.json", "checkpoints", "steps")
     with pytest.raises(TrainingError, match=r"\A2 of 2 checkpoints failed, mrpc/seed-0 first: why"):
         run(monkeypatch, jobs, [Failure(lost[1], "why")], lost)
 
