@@ -163,6 +163,6 @@ def finite_or_nan(values: np.ndarray) -> np.ndarray:
 def is_complete(predictions: np.ndarray, n_axes: int = 1) -> np.ndarray:
     """Bool ``[...]``: whether predictions ``[..., examples]`` are complete, over so many last axes."""
     axes = tuple(range(-n_axes, 0))
-    if predictions.dtype.kind == "i":
+    if np.issubdtype(predictions.dtype, np.signedinteger):
         return np.asarray((predictions != NO_CLASS).all(axis=axes))
     return np.asarray(np.isfinite(predictions).all(axis=axes))

@@ -131,6 +131,11 @@ class Metric(NamedTuple):
         return self.kinds == ("tokens",)
 
     @property
+    def is_of_entities(self) -> bool:
+        """Whether what is counted are the entities in tags."""
+        return self.is_of_counted and self.of_counts is micro_f1
+
+    @property
     def can_grow(self) -> bool:
         """Whether one example can change it without bound: a loss, a margin or a correlation."""
         return self.correlation is not None or (self.unit is not None and not self.is_own)
@@ -235,14 +240,8 @@ METRICS: dict[str, tuple[str, ...]] = {
     kind: tuple(name for name, one in BY_NAME.items() if kind in one.kinds) for kind in get_args(Kind)
 } | {"causal": tuple(name for name, one in BY_NAME.items() if one.forms and name not in COMPARISONS)}
 METRICS["embedding"] = METRICS["regression"] + METRICS["pairwise"] + METRICS["ranking"]
-LOSSES = tuple(name for name, one in BY_NAME.items() if one.less_is_better)
-"""Metrics in nats or bits, or perplexities, of which less is closer."""
 OF_PAIRS = METRICS["pairwise"]
 """Metrics of two scores per example, of which the first should be the larger one."""
-PROPORTIONS = tuple(name for name, one in BY_NAME.items() if one.is_proportion)
-"""Shares of right examples; of pairs, two equal scores are half right."""
-GENERATED = tuple(name for name, one in BY_NAME.items() if one.is_written)
-"""Metrics of texts that a language model writes; the first is the usual one."""
 PER_TEXT = "per text:"
 """Prefix of the names of further ones, means of a number per text: of a function, or of a task."""
 _ALIASES = {"exact_match": "text_match"}  # exact_match is of questions whose answers are passages
@@ -455,7 +454,9 @@ def constant_prediction(metric: str, labels: np.ndarray) -> np.ndarray | None:
         found = np.zeros((*labels.shape, 2), dtype=np.int64)
         found[:, most] = np.stack([labels[:, most], labels.sum(axis=1)], axis=-1)
         return found
-    own = isinstance(metric, CustomMetric) and labels.dtype.kind == "i" and not metric.of_outputs
+    own = (
+        isinstance(metric, CustomMetric) and np.issubdtype(labels.dtype, np.integer) and not metric.of_outputs
+    )
     if labels.ndim != 1 or not ("classification" in about_it.kinds or own):
         return None
     return np.full_like(labels, np.bincount(labels).argmax())

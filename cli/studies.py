@@ -127,18 +127,15 @@ def train(asked: Train, json: options.Json = False) -> None:
 
 
 def _training_text(outcome: dict[str, Any]) -> str:
-    from adapter_probe.metrics import METRICS  # loads NumPy, which no page of help needs
-
     metric, score, majority = outcome["metric"], outcome["score"], outcome["majority_score"]
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
     warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
-    no_class = majority is None and metric in {*METRICS["causal"], *METRICS["ranking"], "entity_f1"}
     return aligned_columns(
         [
             ("task", outcome["task"]),
             (f"best {metric_name(metric)}", f"{score_text(score, metric)} (epochs: {epochs})"),
-            *([] if no_class else [("majority class", f"{score_text(majority, metric)}{warning}")]),
+            *([] if majority is None else [("majority class", f"{score_text(majority, metric)}{warning}")]),
             ("checkpoint", str(outcome["checkpoint"])),
         ]
     )

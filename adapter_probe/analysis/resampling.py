@@ -207,7 +207,7 @@ def _alike(
 def _most(results: AblationResults, predictions: np.ndarray, unit: np.ndarray | None) -> float:
     """The largest change of the score that one unit can make, in points; see `Draws`."""
     metric = results.metric
-    if about(metric).can_grow or results.kind == "regression":
+    if about(metric).can_grow or results.scored.TASK.is_number:
         return np.inf
     if (terms := sums_of(metric, predictions, results.scored_with)) is None:
         return np.nan

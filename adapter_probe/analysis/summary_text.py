@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
+from adapter_probe.kinds.table import about_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +124,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         score = score_text(summary.removed_score, metric)
         score += "" if summary.removed_score is None else f" ({removed})"
         rows.append((summary.all_off, f"{score}{part}"))
-    if summary.majority_score is not None or summary.kind == "regression":
+    if summary.majority_score is not None or about_kind(summary.kind or "classification").is_number:
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError, install_extra, one_line
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
 from .adapter_folder import name_of_checkpoint
@@ -168,7 +169,7 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     epsilon = float(base.config.layer_norm_eps)
     if epsilon != _EPSILON:
         notes.append(f"The authors' LayerNorms add {_EPSILON:g} to the variance, the base's {epsilon:g}.")
-    if source.kind == "regression":
+    if about_kind(source.kind).is_number:
         notes.append("The head has one output, so the task is taken for a regression; the files do not say.")
     return TranslatedCheckpoint(method, tensors, tuple(notes), frozenset(frozen.values()))
 

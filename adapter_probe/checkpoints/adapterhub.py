@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.errors import CheckpointError
+from adapter_probe.kinds.table import about_kind
 from adapter_probe.metrics import Kind
 
 from .adapter_folder import name_of_checkpoint, weights_in
@@ -125,8 +126,8 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
         what = f"a {quote(head_type)} head"
     if kind is None:
         raise unsupported(folder, what, SUPPORTED_HEADS)
-    if kind != "classification":
-        return kind, 2 if kind == "extractive" else None, ()
+    if not about_kind(kind).one_class:
+        return kind, about_kind(kind).n_outputs, ()
     settings = config or document
     labels = settings.get("label2id") or {}
     if not isinstance(labels, dict):

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from adapter_probe.errors import CheckpointError, quote
+from adapter_probe.kinds.table import about_kind
 
 Head = Literal[
     "classification", "multilabel", "regression", "extractive", "causal", "seq2seq", "tokens", "features"
@@ -56,9 +57,10 @@ def head_of_class(name: object, is_encoder_decoder: bool) -> Head | None:
 
 def head_of_kind(kind: str, is_encoder_decoder: bool) -> Head:
     """What a model computes for a kind of task, or for ``embedding``."""
-    if kind == "causal" and is_encoder_decoder:
+    about = about_kind(kind)
+    if about.is_language_model and is_encoder_decoder:
         return "seq2seq"
-    return "features" if kind == "embedding" else kind  # type: ignore[return-value]
+    return about.head or kind  # type: ignore[return-value]
 
 
 # Whose classes wrap a model, or are told apart by what they compute.

@@ -241,7 +241,7 @@ def _labels(given: Any, own: Sequence[Any], n: int) -> np.ndarray:
 
 def _in_one(parts: Sequence[np.ndarray]) -> np.ndarray:
     """The labels of all batches; rows of whole numbers are padded at their ends with `NO_TAG`."""
-    if all(part.ndim == 2 and part.dtype.kind in "iu" for part in parts):
+    if all(part.ndim == 2 and np.issubdtype(part.dtype, np.integer) for part in parts):
         width = max(part.shape[1] for part in parts)
         parts = [np.pad(p, [(0, 0), (0, width - p.shape[1])], constant_values=NO_TAG) for p in parts]
     elif len({part.shape[1:] for part in parts}) > 1:

@@ -38,38 +38,38 @@ _LAYOUTS = {None: (*LABELLED, *SCORED), "regression": (*LABELLED, *COMPARED, *PR
 _HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
 
 
-def choose_columns(
-    rows: Rows, text: str | None, text_b: str | None, label: str | None, kind: str | None = "classification"
-) -> Columns:
-    """The given columns, and for roles without one, columns with usual names.
-
-    If only the first text column is given, examples are single texts.
+def choose_columns(rows: Rows, kind: str | None) -> Columns:
+    """The columns with usual names; others are given such names before, see `with_columns`.
 
     Args:
         kind: the kind of task, if it is known.
 
     Raises:
-        DataError: a given column does not exist, none has a usual name, or one has two roles.
+        DataError: a column has no usual name, or several may be meant.
     """
-    asked = (text, text_b, label)
-    if asked == (None, None, None) and set(QUESTION_COLUMNS[1:]) <= set(rows.names):
+    if set(QUESTION_COLUMNS[1:]) <= set(rows.names):
         return Columns(*QUESTION_COLUMNS[1:])
-    free = {name.lower(): name for name in reversed(rows.names) if name not in asked}
     if is_raw_cola(rows):
-        pair, single, usual_label = None, "3", "1"
-    else:
-        pair = next(((free[a], free[b]) for a, b in _PAIRS if a in free and b in free), None)
-        single = next((free[name] for name in _TEXTS if name in free), None)
-        usual_label = next((free[name] for name in LABEL_COLUMNS if name in free), None)
-    if text is None and text_b is None and pair is not None:
-        text, text_b = pair
+        return Columns("3", None, "1")
+    free = {name.lower(): name for name in reversed(rows.names)}
+    pairs = ((free[a], free[b]) for a, b in _PAIRS if a in free and b in free)
+    single, label = (next((free[n] for n in names if n in free), None) for names in (_TEXTS, LABEL_COLUMNS))
+    text, text_b = next(pairs, (single, None))
     if text is None:
-        text = next((free[a] for a, b in _PAIRS if text_b and b == text_b.lower() and a in free), single)
-        if text is not None and text_b is None:
-            _refuse_second(rows, text, usual_label if label is None else label, kind)
-    chosen = _checked(rows, text, text_b, usual_label if label is None else label, kind)
-    if asked == (None, None, None):
-        _refuse_others(rows, chosen)
+        refuse_other_rows(rows.path, rows.names)
+    elif text_b is None:
+        _refuse_second(rows, text, label, kind)
+    if text is None or label is None:
+        missing = f"no {'label' if text else 'text'} column found (columns: {listed(rows.names)})"
+        raise DataError(f"{rows.path}: {missing}{_example(rows, kind)}")
+    first, *others = (str(record.get(label)).strip() for record in rows.records)
+    if first.lower() in LABEL_COLUMNS and first not in others:
+        raise DataError(
+            f"{rows.places[0]}: the label is {shown(first)}, as in a header; "
+            "name the columns as the header does"
+        )
+    chosen = Columns(text, text_b, label)
+    _refuse_others(rows, chosen)
     return chosen
 
 
@@ -97,28 +97,6 @@ def _refuse_second(rows: Rows, text: str, label: str | None, kind: str | None) -
                 + (compared or f"; pairs are read with --columns text_a={text},text_b={name}{rest}, and "
                    f"{text!r} alone with --columns {alone}{rest}")
             )  # fmt: skip
-
-
-def _checked(
-    rows: Rows, text: str | None, text_b: str | None, label: str | None, kind: str | None
-) -> Columns:
-    for role, column in (("text", text), ("second text", text_b), ("label", label)):
-        if column not in (*rows.names, None) or (column is None and role != "second text"):
-            if role == "text" and column is None:
-                refuse_other_rows(rows.path, rows.names)
-            missing = f"no {role} column found" if column is None else f"no column {column!r} for the {role}"
-            hint = "" if column is not None else _example(rows, kind)
-            raise DataError(f"{rows.path}: {missing} (columns: {listed(rows.names)}){hint}")
-    columns = Columns(text, text_b, label)
-    if len(set(columns.names)) < len(columns.names):
-        raise DataError(f"{rows.path}: texts and label must be distinct columns, got {listed(columns.names)}")
-    first = rows.records[0].get(columns.label)
-    if columns.label.isdecimal() and str(first).strip().lower() in LABEL_COLUMNS:
-        raise DataError(
-            f"{rows.places[0]}: the label is {shown(first)}, as in a header; "
-            "name the columns as the header does"
-        )
-    return columns
 
 
 def _example(rows: Rows, kind: str | None) -> str:

@@ -188,7 +188,7 @@ def target_numbers(rows: Rows, values: Sequence[str]) -> np.ndarray:
         row = numbers.index(None)
         raise DataError(
             f"{rows.places[row]}: label {shown(values[row])} is not a finite number, as regression needs; "
-            f"for another task, give --kind or --label"
+            "for another task, give --kind or --columns text,label=COLUMN"
         )
     return np.array(numbers, dtype=np.float64)
 
@@ -245,7 +245,7 @@ class Split(ExampleRows):
 
 def without_first(spec: TaskSpec, rows: Rows, labels: np.ndarray) -> tuple[str, ...]:
     """What to say of numbers of classes that may count from 1, while the head counts from 0."""
-    if spec.kind != "classification" or not spec.columns.label or (labels == 0).any():
+    if not spec.about.one_class or not spec.columns.label or (labels == 0).any():
         return ()
     values = label_texts(rows, spec.columns.label)
     if not all(value.isdecimal() for value in values):
@@ -259,10 +259,8 @@ def form_of_texts(spec: TaskSpec) -> DataForm:
     """What is asked of labelled texts; which columns are meant is decided in `adapter_probe.data.columns`."""
     own, several = spec.columns, spec.columns.text_b is not None
     texts = f"`{own.text}` and `{own.text_b}`" if several else f"`{own.text}`"
-    what = {"regression": "number", "multilabel": "labels"}.get(spec.kind, "class")
-    return DataForm(
-        "labelled texts", f"{what} `{own.label}` of {texts}" if own.label else f"outputs on {texts}"
-    )
+    asked = f"{spec.about.label} `{own.label}` of {texts}" if own.label else f"outputs on {texts}"
+    return DataForm("labelled texts", asked)
 
 
 def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
@@ -277,12 +275,12 @@ def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
     names, content = spec.label_names, [texts, texts_b]
     if not spec.columns.label:
         labels = np.zeros(len(rows.records), dtype=np.int64)
-    elif spec.kind == "multilabel":
-        labels = label_sets(rows, spec.columns.label, names)
-        content.append([[name for name, on in zip(names, row) if on] for row in labels.tolist()])
-    elif spec.kind == "regression":
+    elif not spec.about.has_classes:
         labels = target_numbers(rows, label_texts(rows, spec.columns.label))
         content.append(labels.tolist())
+    elif not spec.about.one_class:
+        labels = label_sets(rows, spec.columns.label, names)
+        content.append([[name for name, on in zip(names, row) if on] for row in labels.tolist()])
     else:
         values = label_texts(rows, spec.columns.label)
         labels = class_indices(names, rows, values, numbered=spec.preset is not None)

@@ -24,7 +24,7 @@ from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.kinds.likelihoods import predictions_from_likelihoods
-from adapter_probe.metrics import LOSSES, PROPORTIONS, score
+from adapter_probe.metrics import about, score
 from adapter_probe.reads import report_unknown
 from adapter_probe.startup import import_needed
 
@@ -288,7 +288,7 @@ def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Req
         items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]
         said = [_prediction_and_label(ours, row, request, draw) for row, request in zip(rows, requests)]
         predictions, labels = (np.array(values) for values in zip(*said))
-        if ours in PROPORTIONS and [float(item) for item in items] != (predictions == labels).tolist():
+        if about(ours).is_proportion and [float(item) for item in items] != (predictions == labels).tolist():
             return False
         if not np.isclose(aggregate(items), score(ours, predictions, labels), rtol=1e-9):
             return False
@@ -301,4 +301,4 @@ def _prediction_and_label(ours: str, row: _Document, request: Request, draw: int
     measured = request.counts or tuple(map(measure_text, request.choices))
     sizes = np.array([one[_MEASURES[ours]] if ours in _MEASURES else 1 for one in measured])
     prediction = predictions_from_likelihoods(ours, np.array([row.drawn(draw)]), sizes[None])[0]
-    return prediction, int(sizes[0]) if ours in LOSSES else request.gold
+    return prediction, int(sizes[0]) if about(ours).less_is_better else request.gold

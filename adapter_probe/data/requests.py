@@ -19,7 +19,7 @@ from adapter_probe.data.readers import read_rows, read_text, uncompressed
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
-from adapter_probe.metrics import BY_NAME, GENERATED, PER_TEXT
+from adapter_probe.metrics import BY_NAME, PER_TEXT
 
 _DEFAULTS: dict[Form, str] = {
     "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "generation": "text_match",
@@ -191,7 +191,8 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
         asked = found[0] if found else asked
     own = writes and str(asked).startswith(PER_TEXT)  # a function of the user's
     if asked not in (None, *allowed) and not (own and not requests.metrics):
-        hint = " (it scores what the model writes, with --generate)" if asked in GENERATED else ""
+        scored = asked in BY_NAME and BY_NAME[str(asked)].is_written
+        hint = " (it scores what the model writes, with --generate)" if scored else ""
         raise DataError(
             f"metric {asked!r} does not fit rows of form {form!r}{hint}; allowed: {', '.join(allowed)}"
         )

@@ -23,6 +23,7 @@ from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
 from adapter_probe.formulas import NO_CLASS, NO_WORD
 from adapter_probe.kinds.tags import entity_types
+from adapter_probe.metrics import about
 from adapter_probe.startup import import_needed
 
 _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")
@@ -121,18 +122,16 @@ def has_tags(rows: Rows) -> bool:
     return words and any(tags)
 
 
-def tag_columns(rows: Rows, words: str | None = None, tags: str | None = None) -> Columns:
-    """The columns of words and tags, by their usual names where they are not given."""
-    given = tags
-    words, tags = words or TAG_COLUMNS[0], tags or next((name for name in _TAGS if name in rows.names), None)
+def tag_columns(rows: Rows) -> Columns:
+    """The columns of words and tags, by their usual names."""
+    words, tags = TAG_COLUMNS[0], next((name for name in _TAGS if name in rows.names), None)
     if words not in rows.names or tags not in rows.names:
         raise DataError(
             f"{rows.path}: no words with tags found (columns: {listed(rows.names)}); give rows with 'tokens' "
             "and 'tags', lists of equal length, or a .conll file with a word and its tag in each line"
         )
-    if given is None:
-        others = [name for name in filled(rows) if name in _TAGS and name != tags]
-        refuse_disagreeing(rows, tags, others, (words, tags))
+    others = [name for name in filled(rows) if name in _TAGS and name != tags]
+    refuse_disagreeing(rows, tags, others, (words, tags))
     return Columns(words, None, tags)
 
 
@@ -204,7 +203,7 @@ def tag_metric(names: Sequence[str]) -> str:
 
 def refuse_unscorable(metric: str, names: Sequence[str]) -> None:
     """Refuse the F1 of entities if there are none, or without the package that finds them."""
-    if metric != "entity_f1":
+    if not about(metric).is_of_entities:
         return
     if not entity_types(names):
         raise DataError(
@@ -233,7 +232,7 @@ def count_tags(
         for a sentence with a logit that is not finite. And int64 ``[sentences, classes]``: what there is.
     """
     count, n_classes = _count_words, len(names)
-    if metric == "entity_f1":
+    if about(metric).is_of_entities:
         count, n_classes = _count_entities, len(entity_types(names))
     found = np.empty((*predicted.shape[:2], n_classes, 2), dtype=np.float32)
     there = np.empty((len(words.tags), n_classes), dtype=np.int64)

@@ -64,7 +64,7 @@ def given_task(
             f"{task.kind}"
         )
     numbers = tuple(map(str, range(len(categories))))
-    if not label_names and categories and task.kind == "classification" and task.label_names == numbers:
+    if not label_names and categories and task.about.one_class and task.label_names == numbers:
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
@@ -77,7 +77,7 @@ def given_task(
         rows = read_source(files[0], (), encoding, reads)
         columns = contrast_columns(rows.names) or text_columns(rows)
         return replace(task, columns=columns, preset=None, encoding=encoding)
-    if unlabelled and files and task.kind == "classification":
+    if unlabelled and files and task.about.one_class:
         with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
             own = given_task(task, files, split, checkpoint, encoding, label_names, categories, reads=reads)
             given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})
@@ -102,8 +102,8 @@ def given_task(
         if task.about.of_words:
             metric = tag_metric(task.label_names)
             return replace(task, metric=metric, columns=tag_columns(rows), encoding=encoding)
-        columns = choose_columns(rows, None, None, None)
-        if task.kind == "multilabel" or holds_lists(rows, columns.label):
+        columns = choose_columns(rows, None)
+        if not task.about.one_class or holds_lists(rows, columns.label):
             metric = default_metric("multilabel")
             return replace(task, kind="multilabel", metric=metric, columns=columns, encoding=encoding)
     found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding, reads=reads)  # type: ignore[arg-type]

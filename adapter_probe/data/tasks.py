@@ -97,9 +97,6 @@ def find_task(
     train: PathOrPaths = (),
     validation: PathOrPaths = (),
     test: PathOrPaths = (),
-    text: str | None = None,
-    text_b: str | None = None,
-    label: str | None = None,
     kind: str | None = None,
     metric: str | None = None,
     name: str | None = None,
@@ -116,10 +113,6 @@ def find_task(
     Args:
         folder: a folder with train, validation or dev, and test files.
         train: files of the training split, concatenated; they replace those of the folder.
-        text: column of the text (or of the question, or of the words): a name, or a number from 0 in a file
-            without a header.
-        text_b: column of the second text of a pair (or of the context).
-        label: column of the label (or of the answers, the tags, or lists of labels).
         name: the task's name; by default the preset's, or that of the folder.
         preset: a known task, such as ``glue/cola``, which determines columns, classes and metric. Without
             folder and files it is read from the Hugging Face Hub.
@@ -138,15 +131,14 @@ def find_task(
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
     if validation_share:
         files = _split_off(files, validation_share)
-    asked = tuple(column for column in (text, text_b, label) if column is not None)
     lead = next(iter(files))  # the train split, or else the first split
     called = name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name)
-    inferred = kind is None and chosen is None and not asked
+    inferred = kind is None and chosen is None
     if kind == "causal" or (inferred and are_for_language_model(files, encoding, reads)):
         return task_of_language_model(called, files, metric, encoding, validation_share, reads)
     tables = {
         split: share_out(
-            [read_source(entry, asked, encoding, reads) for entry in entries], split, validation_share
+            [read_source(entry, (), encoding, reads) for entry in entries], split, validation_share
         )
         for split, entries in files.items()
     }
@@ -157,9 +149,9 @@ def find_task(
             "sentence-transformers trains; `adapter-probe ablate` scores what it has trained"
         )
     if kind == "tokens" or (inferred and has_tags(tables[lead][0])):
-        kind, columns = "tokens", tag_columns(tables[lead][0], text, label)
-    elif chosen is None or asked:
-        columns = choose_columns(tables[lead][0], text, text_b, label, kind)
+        kind, columns = "tokens", tag_columns(tables[lead][0])
+    elif chosen is None:
+        columns = choose_columns(tables[lead][0], kind)
     else:
         columns = preset_columns(chosen, tables[lead][0])
     if lead != "test" and not test and "test" in tables and lacks_labels(tables["test"], columns):
@@ -309,7 +301,7 @@ def _kind_and_classes(
     in_lists = kind == "extractive" or kind in _LISTED
     values = [] if in_lists else label_texts(rows, columns.label)
     kind = guess_kind(rows, values) if kind is None else check_kind(kind)
-    return kind, class_names(rows, columns.label, values) if kind == "classification" else ()
+    return kind, class_names(rows, columns.label, values) if about_kind(kind).one_class else ()
 
 
 def are_for_language_model(

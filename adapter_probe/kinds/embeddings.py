@@ -17,7 +17,7 @@ from .kind import Scored
 from .task import TaskKind
 
 RANKING = TaskKind("ranking", "query", "queries", "queries")
-EMBEDDING = TaskKind("embedding")
+EMBEDDING = TaskKind("embedding", head="features")
 """A model of embeddings whose rows are not known yet; or its texts, compared with the intact model's."""
 
 

@@ -14,9 +14,11 @@ from adapter_probe.formulas import NO_CLASS, finite_or_nan
 from .kind import Axes, Scored
 from .task import TaskKind
 
-CLASSIFICATION = TaskKind("classification", has_classes=True)
-MULTILABEL = TaskKind("multilabel", right_by=", by all labels of a text", has_classes=True)
-REGRESSION = TaskKind("regression", guess=("constant answer", "a constant answer"), n_outputs=1)
+CLASSIFICATION = TaskKind("classification", has_classes=True, one_class=True)
+MULTILABEL = TaskKind("multilabel", right_by=", by all labels of a text", label="labels", has_classes=True)
+REGRESSION = TaskKind(
+    "regression", guess=("constant answer", "a constant answer"), label="number", n_outputs=1
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

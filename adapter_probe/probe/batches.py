@@ -122,7 +122,7 @@ def _written(
     Raises:
         DataError: the labels are no tokens of the model, or there are none.
     """
-    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
             f"labels of a language model must be rows of token numbers, with {NO_TAG} where none is scored, "
             f"not {labels.dtype} {list(labels.shape)}"
@@ -169,7 +169,7 @@ def _tagged(
         DataError: the labels are no tags of the model, or of other positions.
     """
     names = _names(base, shape[-1])
-    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(
             f"the output has {shape[-1]} numbers for each of {shape[1]} positions, so labels must be a row "
             f"of class numbers per example, with {NO_TAG} for positions without one; or give read=, a "
@@ -243,7 +243,7 @@ def _labelled(
     Raises:
         DataError: a label is no class of the model, or a row has not one number per output.
     """
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+    if np.issubdtype(labels.dtype, np.floating) and not np.isfinite(labels).all():
         bad = int(np.argmin(np.isfinite(labels).reshape(len(labels), -1).all(axis=1)))
         raise DataError(f"the label of example {bad} is not a finite number; leave it out")
     problem = getattr(getattr(base, "config", None), "problem_type", None)
@@ -261,7 +261,7 @@ def _labelled(
             raise DataError(must_be("labels of a single output", "numbers", labels[0]))
         return "regression", labels.astype(np.float64), ()
     names = _names(base, n_outputs)
-    if labels.dtype.kind in "US":
+    if np.issubdtype(labels.dtype, np.character):
         unknown = sorted(set(labels.tolist()) - set(names))
         if unknown:
             raise DataError(must_be("labels", f"among {', '.join(names)}", unknown[0]))
@@ -283,6 +283,7 @@ def _refuse_other_classes(labels: np.ndarray, n_outputs: int) -> None:
     Raises:
         DataError: there are some; the message has the first.
     """
-    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= n_outputs:
-        wrong = labels.max() if labels.dtype.kind in "iu" and labels.min() >= 0 else labels.min()
+    whole = np.issubdtype(labels.dtype, np.integer)
+    if not whole or labels.min() < 0 or labels.max() >= n_outputs:
+        wrong = labels.max() if whole and labels.min() >= 0 else labels.min()
         raise DataError(must_be("labels", f"whole numbers from 0 to {n_outputs - 1}", wrong.item()))

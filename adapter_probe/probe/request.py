@@ -386,7 +386,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     metric = asked or task.metric
     if not generation.generate and not any(map(is_task, data)):
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
-    if arguments.settings.precision == "mixed" and task.kind != "classification":
+    if arguments.settings.precision == "mixed" and not task.about.one_class:
         raise ResultsError(
             f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
             "classes can be checked against rounding; give float32, float64 or bfloat16"

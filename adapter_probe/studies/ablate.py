@@ -133,10 +133,9 @@ def _tried(request: AblationRequest) -> AblationRequest:
 
     What it raises, it raises before the model runs.
     """
-    from adapter_probe.data.requests import Requests
-
-    rows, metric = request.examples.rows, request.metric
-    if request.score_texts is not None and isinstance(rows, Requests) and not rows.documents:
+    rows: Any = request.examples.rows
+    metric = request.metric
+    if request.score_texts is not None and not rows.documents:
         request.score_texts([[row.choices[0] for row in rows.rows]])
     if isinstance(metric, CustomMetric) and not metric.of_outputs:
         labels = request.examples.labels

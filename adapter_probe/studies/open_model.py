@@ -299,7 +299,7 @@ class Model:
 
     def _read(self, texts: Texts) -> tuple[Sequence[str], Sequence[str] | None]:
         about = self._opened.description
-        if about.task.kind not in ("classification", "regression"):
+        if not (about.task.about.one_class or about.task.about.is_number):
             raise ModelError(
                 f"task {about.task.name!r} is of kind {about.task.kind!r}, which has no logits per text; "
                 "call `adapter_probe.ablate`, or run `model.base` within `model.switched_off(...)`"

@@ -88,9 +88,8 @@ def train(call: Train) -> Training:
     settings = TrainingSettings.of(call)
     preset, folder = locate_task(call.task, call.data)
     spec = find_task(
-        folder, train=call.train_file, validation=call.validation_file, text=call.text, text_b=call.text_b,
-        label=call.label, kind=call.kind, metric=call.metric, name=call.name, preset=preset,
-        encoding=call.encoding, validation_share=call.validation_share,
+        folder, train=call.train_file, validation=call.validation_file, kind=call.kind, metric=call.metric,
+        name=call.name, preset=preset, encoding=call.encoding, validation_share=call.validation_share,
         reads=columns_named(call.columns),
     )  # fmt: skip
     request = TrainingRequest(

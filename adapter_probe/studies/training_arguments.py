@@ -196,11 +196,6 @@ class Train(OnDevice, TrainingSettings, AdapterVariant, TaskOptions):
     validation_file: str | Path | Sequence[str | Path] = setting(
         (), "file of validation examples. In Python also several files.", panel="Data", shell=list[Path]
     )
-    text: str | None = setting(None, "name of the text column.", panel="Data", metavar="COLUMN")
-    text_b: str | None = setting(
-        None, "name of the column with the second text of a pair.", panel="Data", metavar="COLUMN"
-    )
-    label: str | None = setting(None, "name of the label column.", panel="Data", metavar="COLUMN")
     kind: Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"] | None = (
         setting(None, "kind of task; by default inferred from the data.", panel="Data")
     )

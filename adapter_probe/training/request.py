@@ -17,7 +17,6 @@ from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.examples import Examples, load_examples, load_training
-from adapter_probe.data.requests import Requests
 from adapter_probe.data.squad import WindowSettings
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import check_precision
@@ -119,9 +118,9 @@ class TrainingInputs:
 
     def majority_score(self, metric: str) -> float | None:
         """The score of always predicting the most frequent class of the validation set; None if undefined."""
-        if isinstance(self.splits["validation"].rows, Requests):  # choices are no classes
-            return None
         split = self.splits["validation"]
+        if split.rows.are_choices:  # which are no classes
+            return None
         labels = split.labels if split.words is None else split.words.by_tag
         score = float(metrics.majority_score(metric, labels))
         return None if math.isnan(score) else score

@@ -18,13 +18,11 @@ from adapter_probe.analysis.summary import summarise
 from adapter_probe.analysis.weighted_scores import weighted_scorer
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import (
+    BY_NAME,
     COMPARISONS,
     COUNTED,
-    GENERATED,
-    LOSSES,
     METRICS,
     OF_PAIRS,
-    PROPORTIONS,
     check_metric,
     metric_label,
     to_points,
@@ -32,6 +30,10 @@ from adapter_probe.metrics import (
 from adapter_probe.results.ablation_files import load_ablation, save_predictions
 from adapter_probe.spans import span_variants
 
+GENERATED, PROPORTIONS, LOSSES = (
+    [name for name, one in BY_NAME.items() if getattr(one, what)]
+    for what in ("is_written", "is_proportion", "less_is_better")
+)
 OF_LIKELIHOODS = [metric for metric in METRICS["causal"] if metric not in (*GENERATED, *OF_PAIRS)]
 DIVIDED_BY = dict(zip(PROPORTIONS[1:], COUNTED[1:3]))
 PER = {

@@ -58,10 +58,10 @@ def test_a_task_without_validation(check, task_arguments, tiny_task, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["--text", "--label"])
-def test_a_column_that_is_not_there(option, check, train_arguments, tmp_path):
+@pytest.mark.parametrize("columns", ["text=colour,label", "text,label=colour"])
+def test_a_column_that_is_not_there(columns, check, train_arguments, tmp_path):
     named = ["'colour'", "'text', 'label'", "train.jsonl"]
-    check(*train_arguments, "--out", tmp_path / "out", option, "colour", named=named)
+    check(*train_arguments, "--out", tmp_path / "out", "--columns", columns, named=named)
 
 
 # --- options

@@ -10,7 +10,7 @@ import pytest
 from refusals import names, refused
 
 from adapter_probe.data.presets import PRESETS, find_preset, preset_named
-from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split, locate_task
+from adapter_probe.data.tasks import TaskSpec, find_task, load_split, locate_task
 from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import check_metric
 
@@ -222,12 +222,13 @@ def test_what_is_said_overrides_a_preset(folder):
     said = refused(find_task, here, preset="rte")
     expected = "sentence1, sentence2, label"
     assert names(said, f"{here}/train.csv", "rte", expected, "'a', 'b', 'label', 'y'")
-    task = find_task(here, text="a", text_b="b", label="y", preset="rte", metric="mcc", name="mine")
-    assert (task.columns, task.metric, task.name) == (Columns("a", "b", "y"), "mcc", "mine")
+    reads = ("sentence1=a", "sentence2=b", "label=y")
+    task = find_task(here, reads=reads, preset="rte", metric="mcc", name="mine")
+    assert (task.columns.label, task.metric, task.name) == ("label", "mcc", "mine")
     assert load_split(task, "train").labels.tolist() == [0, 1]
     said = refused(find_task, here, preset="rte", kind="regression")
     assert names(said, "'rte'", "classification", "--kind regression")
-    said = refused(find_task, here, text="a", text_b="b", preset="rte", metric="pearson")
+    said = refused(find_task, here, reads=reads, preset="rte", metric="pearson")
     assert names(said, "'pearson'", "classification", "accuracy, mcc")
 
 

@@ -83,7 +83,7 @@ def test_rows_of_questions_equal_squads_json(write, tmp_path_factory):
 def test_other_columns_can_be_named(write):
     row = {"q": "Who?", "passage": CAT, "gold": [answer("cat", 4)]}
     here = write(json.dumps(row) + "\n", "train.jsonl")
-    found = load_split(find_task(here, text="q", text_b="passage", label="gold"), "train")
+    found = load_split(find_task(here, reads=("question=q", "context=passage", "answers=gold")), "train")
     assert (found.questions, found.contexts) == (("Who?",), (CAT,))
 
 

@@ -92,7 +92,7 @@ def test_colas_codes_mean_the_same_in_another_format(folder, tmp_path_factory):
 
 
 def test_another_column_of_raw_cola_is_no_acceptability(folder):
-    task = find_task(folder(train_tsv=COLA), text="3", label="0")
+    task = find_task(folder(train_tsv=COLA), reads=("text=3", "label=0"))
     assert task.label_names == ("gj04", "ks08")
 
 
@@ -146,21 +146,20 @@ def test_usual_column_names(folder, header, expected):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("reads", "expected"),
     [
-        ({"label": "score"}, ("premise", "hypothesis", "score")),
-        ({"text": "hypothesis"}, ("hypothesis", None, "label")),
-        ({"text": "note", "text_b": "premise"}, ("note", "premise", "label")),
-        ({"text_b": "hypothesis"}, ("premise", "hypothesis", "label")),
+        (("premise", "hypothesis", "score"), ("premise", "hypothesis", "score")),
+        (("text=hypothesis", "label"), ("text", None, "label")),
+        (("text_a=note", "text_b=premise", "label"), ("text_a", "text_b", "label")),
     ],
 )
-def test_options_override_the_guessed_columns(folder, options, expected):
+def test_named_columns_are_read_in_place_of_usual_ones(folder, reads, expected):
     here = folder(train_csv="premise,hypothesis,label,score,note\na,b,0,3,x\nc,d,1,4,y\n")
-    assert find_task(here, **options).columns == Columns(*expected)
+    assert find_task(here, reads=reads).columns == Columns(*expected)
 
 
 def test_numbers_name_the_columns_of_a_file_without_header(folder):
-    task = find_task(folder(train_csv="pos,Good.\nneg,Bad.\n"), text="1", label="0")
+    task = find_task(folder(train_csv="pos,Good.\nneg,Bad.\n"), reads=("text=1", "label=0"))
     assert load_split(task, "train").texts == ("Good.", "Bad.")
     assert task.label_names == ("neg", "pos")
 
@@ -303,24 +302,22 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         ),
         (
             f"{HEADER}a,1\n",
-            {"label": "y"},
+            {"reads": ("text", "label=y")},
             ("train.csv", "'y'", "label", "'text', 'label'"),
         ),
-        (f"{HEADER}a,1\n", {"text_b": "b"}, ("train.csv", "'b'", "second", "'text', 'label'")),
         (
             f"{HEADER}a,1\n",
-            {"label": "text"},
-            ("train.csv", "text column", "'text', 'label'", "--columns"),
+            {"reads": ("label=text",)},
+            ("train.csv", "text column", "'label'", "--columns"),
         ),
-        (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, ("distinct", "'text', 'text'")),
         ("chosen,rejected\na,b\n", {}, ("train.csv", "preferences", "reward model")),
         ("input_ids,label\n5,1\n", {}, ("train.csv", "input_ids", "batches=")),
         (
             "text,Label\na,1\nb,0\n",
-            {"text": "0", "label": "1"},
+            {"reads": ("text=0", "label=1")},
             ("train.csv line 1", "'Label'", "header"),
         ),
-        ("a,1\nb,0\n", {"text": "2", "label": "1"}, ("train.csv", "'2'", "text")),
+        ("a,1\nb,0\n", {"reads": ("text=2", "label=1")}, ("train.csv", "'2'", "text")),
         (f"{HEADER}a,1\nb,\n", {}, ("train.csv line 3", "label", "empty")),
         (
             f"{HEADER}a,1\nb,1\n",
@@ -338,12 +335,12 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         (
             f"{HEADER}a,0.5\nb,high\n",
             {},
-            ("train.csv line 3", "'high'", "finite number", "regression", "--kind", "--label"),
+            ("train.csv line 3", "'high'", "finite number", "regression", "--kind", "--columns"),
         ),
         (
             f"{HEADER}a,0.5\nb,inf\n",
             {},
-            ("train.csv line 3", "'inf'", "finite number", "regression", "--kind", "--label"),
+            ("train.csv line 3", "'inf'", "finite number", "regression", "--kind", "--columns"),
         ),
         (
             BINARY,
@@ -614,8 +611,9 @@ def test_half_of_a_pair_is_not_read_as_the_whole_text(folder, first, second):
     other = first if first == "context" else second
     said = refused(find_task, here)
     assert names(said, repr(single), repr(other), "pair")
-    assert find_task(here, text=first, text_b=second).columns == Columns(first, second, "label")
-    assert find_task(here, text=single).columns == Columns(single, None, "label")
+    both = find_task(here, reads=(f"text_a={first}", f"text_b={second}", "label"))
+    assert load_split(both, "train").texts_b[0] == rows[0][second]
+    assert load_split(find_task(here, reads=(f"text={single}", "label")), "train").texts[0] == rows[0][single]
     empty = [{**row, other: None} for row in rows]
     assert find_task(folder(train_jsonl=jsonl(*empty))).columns == Columns(single, None, "label")
 
