@@ -54,9 +54,7 @@ class LocalProcesses:
         self._command, self._environment = list(command), {**os.environ, **environment}
         self._workers, self._log_folder = workers, log_folder
 
-    def run(
-        self, jobs: Sequence[Path], on_step: OnStep, on_poll: Callable[[], None] = lambda: None
-    ) -> list[Failure]:
+    def run(self, jobs: Sequence[Path], on_step: OnStep) -> list[Failure]:
         """Run every job; the failure of one does not affect the others.
 
         Raises:
@@ -81,7 +79,7 @@ class LocalProcesses:
             try:
                 running = [pool.submit(do, job) for job in jobs]
                 while wait(running, timeout=0.2).not_done:  # on some systems, Ctrl-C needs a timeout here
-                    on_poll()
+                    pass
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in workers:

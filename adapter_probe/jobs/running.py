@@ -47,7 +47,7 @@ class Jobs:
         return inside.removeprefix(f"{self.kind}{os.sep}")
 
 
-def run_jobs(jobs: Jobs, resources: Resources, on_poll: Callable[[], None] = lambda: None) -> None:
+def run_jobs(jobs: Jobs, resources: Resources) -> None:
     """Run the jobs that are left, or only submit them with ``--detach``.
 
     Raises:
@@ -57,8 +57,7 @@ def run_jobs(jobs: Jobs, resources: Resources, on_poll: Callable[[], None] = lam
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
     left = jobs.left()
-    failures = _run(jobs, left, resources, on_poll) if left else []
-    on_poll()
+    failures = _run(jobs, left, resources) if left else []
     # A single failure is part of the error.
     for failure in failures if len(failures) > 1 else ():
         print_message(f"{jobs.name_of(failure.job)} failed: {failure}", resources.progress)
@@ -74,9 +73,7 @@ def run_jobs(jobs: Jobs, resources: Resources, on_poll: Callable[[], None] = lam
     )
 
 
-def _run(
-    jobs: Jobs, left: Sequence[Path], resources: Resources, on_poll: Callable[[], None]
-) -> list[Failure]:
+def _run(jobs: Jobs, left: Sequence[Path], resources: Resources) -> list[Failure]:
     count, total, progress = resources.at_a_time(len(left)), len(jobs.steps), resources.progress
     print_message(f"{jobs.kind}: {total - len(left)} of {total} done, {count} in parallel", progress)
     if resources.cluster is not None:
@@ -85,7 +82,7 @@ def _run(
     command, environment = _worker(device, resources.threads)
     executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
     with _bar(jobs, left, progress) as (on_step, _):
-        return executor.run(left, on_step, on_poll)
+        return executor.run(left, on_step)
 
 
 def _run_on_cluster(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import claim_folder
-from adapter_probe.results.schema import TRIAL, plain_rows
+from adapter_probe.results.schema import TRIAL
 from adapter_probe.results.trial_files import (
     claim_study,
-    read_trial,
     read_trials,
     trial_frame,
     write_trial,
@@ -25,16 +24,12 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
 
-OnTrial = Callable[[dict[str, Any]], None]
-"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
-
 
 def run_trials(
     study: str,
     trials: Sequence[Trial],
     out: Path,
     resources: Resources,
-    on_trial: OnTrial | None = None,
 ) -> pd.DataFrame:
     """Run the missing trials; write and return the table of all trials in the folder.
 
@@ -56,10 +51,10 @@ def run_trials(
                 write_trial(trial.folder(out), replace(record, task=name))
         steps = {trial.folder(out): trial.n_steps for trial in trials}
         jobs = Jobs(out, steps, TRIAL, "trials", "steps")
-        if (left := jobs.left()) and resources.progress:
+        if jobs.left() and resources.progress:
             say_slow_bfloat16(trials, resources)
         try:
-            run_jobs(jobs, resources, _reporter(left, on_trial))
+            run_jobs(jobs, resources)
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)
@@ -74,16 +69,3 @@ def say_slow_bfloat16(trials: Sequence[Trial], resources: Resources) -> None:
         return
     if slow := device.say_slow_bfloat16(device.choose_device(resources.device), "--dtype float32"):
         print_message(slow)
-
-
-def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[], None]:
-    """A function that looks for new trial records and reports each of them once."""
-    waiting = dict.fromkeys(folders) if on_trial is not None else {}
-
-    def on_poll() -> None:
-        for folder in [folder for folder in waiting if (folder / TRIAL).is_file()]:
-            del waiting[folder]
-            if on_trial is not None and (record := read_trial(folder)) is not None:
-                on_trial(plain_rows(trial_frame([record]))[0])
-
-    return on_poll

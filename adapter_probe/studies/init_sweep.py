@@ -136,7 +136,7 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     out, resources = Path(call.out), Resources.of(call)
-    trials = run_trials(INIT_SWEEP, _trials(call), out, resources, call.on_trial)
+    trials = run_trials(INIT_SWEEP, _trials(call), out, resources)
     return write_init_sweep(out, trials)
 
 

@@ -172,7 +172,7 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     out, resources = Path(call.out), Resources.of(call)
-    trials = run_trials(TRADEOFF, _trials(call), out, resources, call.on_trial)
+    trials = run_trials(TRADEOFF, _trials(call), out, resources)
     return write_tradeoff(out, trials)
 
 

@@ -6,11 +6,10 @@ The public functions, the commands and the tables of a suite's file take them fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Resources
@@ -18,8 +17,6 @@ from adapter_probe.models.methods import AdapterVariant, PeftConfig
 from adapter_probe.settings import Columned, Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import SweepSettings, TrainingSettings
 
-OnTrial = Callable[[dict[str, Any]], None]
-"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
 STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et al. 2019, section 3.6
 # Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
 ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -108,20 +105,8 @@ class TradeoffSettings(SweepSettings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Trials(Resources, TaskOptions):
-    """What both sweeps take besides what they compare."""
-
-    on_trial: OnTrial | None = setting(
-        None, "called with every trial as soon as it has finished (on a cluster, when the jobs have been "
-        "collected), for instance to log it to an experiment tracker. Its argument is a dictionary with the "
-        "columns of ``trials.csv``. Trials that finished before the call are not reported; an exception in "
-        "the function ends the sweep.", shell=NoneType,
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class RunInitSweep(_Trials, InitSweepSettings):
+class RunInitSweep(Resources, TaskOptions, InitSweepSettings):
     """Retrain adapters or a LoRA over a range of initialisation stds (Houlsby et al. 2019, Figure 6).
 
     Every trial is kept: the same command resumes an interrupted sweep, and a wider range only adds the
@@ -139,7 +124,7 @@ class RunInitSweep(_Trials, InitSweepSettings):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RunTradeoff(_Trials, TradeoffSettings):
+class RunTradeoff(Resources, TaskOptions, TradeoffSettings):
     """Compare the scores of adapters of many sizes, top-k fine-tuning, LayerNorm-only and full tuning.
 
     The learning rate and number of epochs of each method are chosen on validation data (Houlsby et al. 2019,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -256,28 +255,6 @@ def test_a_sweep_without_validation_files_in_another_encoding(tmp_path):
         0.25,
         ["train", "validation"],
     )
-
-
-@pytest.mark.slow
-def test_every_new_trial_is_reported_once(tiny_base, two_tasks, tmp_path):
-    arguments = {
-        "size": 2, "seeds": 1, "learning_rates": (0.01,), "epochs": (1,), "threads": 1, "progress": False,
-    }  # fmt: skip
-    told: list[dict] = []
-    base = tiny_base("bert")
-    init_sweep(base, two_tasks[0], tmp_path, stds=(0.01, 0.1), on_trial=told.append, **arguments)
-    assert [trial["init_std"] for trial in told] == [0.01, 0.1]
-    wider = init_sweep(
-        base, two_tasks[0], tmp_path, stds=(0.01, 0.1, 0.3), on_trial=told.append, **arguments
-    )  # fmt: skip
-    assert [trial["init_std"] for trial in told] == [0.01, 0.1, 0.3]
-    by_id = wider.trials.set_index("trial")["score"]
-    assert {trial["trial"]: trial["score"] for trial in told} == pytest.approx(by_id.to_dict())
-    with pytest.raises(ZeroDivisionError):
-        init_sweep(
-            base, two_tasks[0], tmp_path, stds=(0.2,), on_trial=lambda trial: 1 / 0, **arguments
-        )  # fmt: skip
-    json.dumps(told)
 
 
 def test_what_trains_in_the_head_alone_has_its_parameters_counted():
