@@ -66,8 +66,8 @@ def _parts(what: str, counts: dict[str, int], of_base: str = "") -> list[tuple[s
 def prune(asked: Prune, json: options.Json = False) -> None:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
-    With --strength, the adapters are scaled in the new checkpoint instead; with --rank, or --ranks and
-    --within, they keep the largest of their directions.
+    With --strength, the adapters are scaled in the new checkpoint instead; with --rank, they keep the largest
+    of their directions.
 
     Reports the parameters and time saved and the drop on the validation set. With --within, the span is
     chosen on a fixed random half of the examples and its drop is measured on the other half.
@@ -89,7 +89,7 @@ def prune(asked: Prune, json: options.Json = False) -> None:
 def _pruned(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     of = f" of the {pruned['span']['stack']}" if "stack" in pruned["span"] else ""
-    metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
+    metric, others = pruned["metric"], "other " if pruned["chosen_on"] else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
     cost = change_interval_text(pruned["delta_points"], pruned["delta_interval_points"], metric)
     examples = f"{pruned['n_examples']:,} {others}examples"
@@ -99,10 +99,7 @@ def _pruned(pruned: dict[str, Any]) -> str:
     kind = {"adapters": "adapter", "changes": "changed"}[pruned["parts"]]
     held = pruned["adapter_parameters_before"]
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
-    how = {
-        "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
-        "all": "the examples that are also scored, so the measured change is optimistic",
-    }
+    chosen = f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})"
     layers = plain_text(layers_text(first, last))
     saved_rows = [
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} {kind} parameters"),
@@ -115,7 +112,7 @@ def _pruned(pruned: dict[str, Any]) -> str:
     done = done_text("ablated", strength, rank) if strength or rank else "pruned"
     rows = [
         (plain_text(done), f"{pruned['parts']} of {layers}{of}"),
-        ("chosen on", how.get(pruned["chosen_on"], "")),
+        ("chosen on", chosen if pruned["chosen_on"] else ""),
         *outcome,
         *([] if strength else saved_rows),
         ("checkpoint", pruned["checkpoint"]),

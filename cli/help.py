@@ -16,7 +16,7 @@ PANELS = (
 """The headings in the order in which they are needed."""
 _FIRST = (
     "--data", "--metric", "--task", "--base", "--label-names", "--columns", "--max-examples", "--split",
-    "--strengths", "--span", "--within", "--ranks", "--spans", "--layers", "--group", "--by", "--sites",
+    "--strengths", "--span", "--within", "--rank", "--spans", "--layers", "--group", "--by", "--sites",
     "--generate", "--max-new-tokens", "--until", "--temperature", "--num-fewshot",
     "--stds", "--sizes", "--top-k", "--lora-ranks", "--method", "--k", "--epochs", "--learning-rate",
     "--learning-rates", "--batch-size", "--seed", "--seeds", "--size", "--init-std", "--out", "--dry-run",

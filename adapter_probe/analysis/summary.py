@@ -177,6 +177,11 @@ class AblationSummary(StoredSummary):
         return (self.shortest_sufficient if self.study == "kept" else self.longest_removable) or {}
 
     @property
+    def is_of_numbers(self) -> bool:
+        """Whether a number is predicted for every example, of which there is no most frequent one."""
+        return about_kind(self.kind or "classification").is_number
+
+    @property
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
         return about_kind(self.kind or "classification").guess[0]  # of older folders, which name none

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
-from adapter_probe.kinds.table import about_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,7 +123,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         score = score_text(summary.removed_score, metric)
         score += "" if summary.removed_score is None else f" ({removed})"
         rows.append((summary.all_off, f"{score}{part}"))
-    if summary.majority_score is not None or about_kind(summary.kind or "classification").is_number:
+    if summary.majority_score is not None or summary.is_of_numbers:
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))

@@ -35,7 +35,6 @@ from adapter_probe.settings import (
 )
 
 if TYPE_CHECKING:
-    from adapter_probe import Ranks
     from adapter_probe.spans import Span
 
     from .ablation_study import Ablation
@@ -198,11 +197,6 @@ class Prune(Columned, OnDevice, Encoded, Prompting, Generation, Labelled, Dequan
         None, "keep this many of the largest directions of the span's adapters, by default of those of all "
         "layers, instead of removing them.", metavar="K", least=1,
     )  # fmt: skip
-    ranks: Ranks | str | Path | None = setting(
-        None, "results folder of a study of ranks: instead of a span, keep the fewest directions in all "
-        "layers that cost at most --within points in it. In Python also the study.", metavar="FOLDER",
-        shell=Path, place="results",
-    )  # fmt: skip
     basis: Basis = setting(
         "estimate",
         "whether the measured drop has to be within, or a one-sided 95% bound that allows for the choice.",
@@ -221,34 +215,27 @@ class Prune(Columned, OnDevice, Encoded, Prompting, Generation, Labelled, Dequan
         super().__post_init__()
         object.__setattr__(self, "strength", as_strength(self.strength))
         if isinstance(self.strength, str):
-            if any(one is not None for one in (self.span, self.within, self.rank, self.ranks)):
+            if any(one is not None for one in (self.span, self.within, self.rank)):
                 raise ResultsError(
                     "several strengths say what becomes of every layer; give --strength without --span, "
-                    "--within and ranks"
+                    "--within and --rank"
                 )
             refuse_full(Path(self.out))
             return
         if self.rank is not None and (self.strength or self.within is not None):
             raise ResultsError(
-                f"--rank {self.rank} says what is kept, so it is given without --strength and --within; "
-                "--ranks FOLDER --within POINTS chooses one"
+                f"--rank {self.rank} says what is kept, so it is given without --strength and --within"
             )
-        if self.ranks is not None and (self.span, self.rank, self.strength) != (None, None, 0.0):
-            raise ResultsError("--ranks chooses the rank of all layers; give it with --within POINTS only")
-        chosen = self.ranks is not None or (self.within is None and (self.span, self.rank) != (None, None))
+        chosen = self.within is None and (self.span, self.rank) != (None, None)
         if chosen and (self.ablation is not None or self.basis != "estimate"):
             raise ResultsError(
-                "--ablation and --basis choose a span by --within POINTS; omit them with --span, --rank and "
-                "--ranks"
+                "--ablation and --basis choose a span by --within POINTS; omit them with --span and --rank"
             )
-        if self.ranks is not None and self.within is None:
-            raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
         if self.rank is None and (self.span is None) == (self.within is None):
             raise ResultsError(
                 "give one of --span FIRST-LAST, --within POINTS and, for every layer, --strength LIST"
             )
-        by_study = self.ranks is None and self.within is not None
-        if by_study and isinstance(given := self.chosen_by, str | Path):
+        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
             from .load import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from adapter_probe import metrics
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.removable import (
@@ -21,7 +18,7 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.score_changes import of_stack, removed_row, row_scores, section_of
+from adapter_probe.analysis.score_changes import of_stack, row_scores, section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
@@ -43,10 +40,7 @@ from adapter_probe.wording import switched_parts, tolerance_text
 from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files, of_columns
-from .load import ablations_of, load
-from .ranks import Ranks
-
-ChosenOn = Literal["half", "all"]
+from .load import ablations_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +50,7 @@ class Pruning:
     Attributes:
         span: the layers whose adapters were removed.
         chosen_on: None if the span was given; ``half`` if it was chosen on one half of the examples, and
-            scores and interval were measured on the other half; ``all`` if it was chosen on the same
-            examples as scores and interval, which makes them optimistic.
+            scores and interval were measured on the other half.
         n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
         n_examples: number of examples that the scores and the interval were measured on.
         metric: metric of the scores: the ablation's, or the task's if the span was given.
@@ -78,7 +71,7 @@ class Pruning:
     """
 
     span: Span
-    chosen_on: ChosenOn | None
+    chosen_on: Literal["half"] | None
     n_examples_chosen_on: int | None
     n_examples: int
     metric: str
@@ -105,23 +98,19 @@ _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """What becomes of a checkpoint, and how it was chosen.
+    """The layers that something becomes of, and how they were chosen.
 
     Attributes:
         span: the layers; None for all.
-        chosen_on, n_examples, warning: see `Pruning`.
-        measured: the examples held out to measure it on, int ``[examples]``; None for all.
-        rank: how many directions the adapters keep, 0 where they are not truncated.
-        study: the ablation that it was chosen by.
+        n_examples: how many examples they were chosen on; None if they were given.
+        measured: the examples held out to measure the cost on, int ``[examples]``; None for all.
+        warning: see `Pruning`.
     """
 
     span: Span | None
-    chosen_on: ChosenOn | None = None
     n_examples: int | None = None
     measured: np.ndarray | None = None
     warning: str | None = None
-    rank: int = 0
-    study: Ablation | None = None
 
 
 @taking(Prune)
@@ -132,8 +121,7 @@ def prune(call: Prune) -> Pruning:
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
     format. With `strength` the adapters are not removed: the new checkpoint has them scaled, every layer or
     module by a number of its own where it is a list or a mapping. With `rank` they keep so many of their
-    largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
-    chosen and measured on halves in the same way.
+    largest directions.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
@@ -143,34 +131,18 @@ def prune(call: Prune) -> Pruning:
     use_threads(call.threads)
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    choice: _Choice | None = None
-    study: Ablation | None = None
-    if call.span is not None:
-        choice = _Choice(_as_span(call.span), rank=call.rank or 0)
-    elif call.rank is not None or isinstance(call.strength, str):
-        choice = _Choice(None, rank=call.rank or 0)
-    elif call.ranks is not None and within is not None:
-        choice = _by_ranks(call.ranks, within)
-    files = tuple(map(str, as_tuple(call.data)))
+    choice, files = _Choice(_as_span(call.span)), tuple(map(str, as_tuple(call.data)))
     if call.columns:
         files = of_columns(files, call.columns, checkpoint, call.encoding)
     check_files(checkpoint, call.encoding, *files)
-    if choice is None:
-        study = _chosen_by(call, checkpoint, files)
-    by: Ablation | None = (
-        choice.study if choice is not None else study
-    )  # which the new checkpoint is measured like
+    by = None if within is None else _chosen_by(call)
     asked: dict[str, Any] = vars(Prompting.of(call)) | vars(Generation.of(call))
     if by is not None:
         asked |= {"split": by.summary.split, "max_examples": by.summary.n_examples}
-        asked["metric"] = by.summary.metric
-        if by.has_predictions:
-            asked["metric"], said = by.results.metric, by.results.settings.get("generation")
-            if said is not None and not asked["generate"]:
-                asked |= {**said, "until": tuple(said.get("until", ()))}
-    settings = AblationSettings(
-        strength=call.strength, sites=call.sites, rank=choice.rank if choice is not None else 0,
-    )  # fmt: skip
+        asked["metric"], said = by.results.metric, by.results.settings.get("generation")
+        if said is not None and not asked["generate"]:
+            asked |= {**said, "until": tuple(said.get("until", ()))}
+    settings = AblationSettings(strength=call.strength, sites=call.sites, rank=call.rank or 0)
     with activity(f"prune: opening {checkpoint}", call.progress):
         base = None if call.base is None else str(call.base)
         arguments = AblationArguments(
@@ -188,13 +160,10 @@ def prune(call: Prune) -> Pruning:
         )
         described = replace(opened.description, task=task)
         request = replace(request, checkpoint=replace(opened, description=described))
-    if by is not None:
+    if by is not None and within is not None:
         _refuse_other(request, by, checkpoint)
-    if choice is None:
-        assert study is not None
-        assert within is not None
         with activity("prune: choosing the span", call.progress):
-            choice = _by_ablation(request, study, checkpoint, within, call.basis)
+            choice = _by_ablation(request, by, within, call.basis)
     source = as_peft(checkpoint, base)[0]
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
@@ -204,7 +173,7 @@ def prune(call: Prune) -> Pruning:
     before, after = row_scores(results).tolist()
     return Pruning(
         span=pruned.span,
-        chosen_on=choice.chosen_on,
+        chosen_on=None if choice.n_examples is None else "half",
         n_examples_chosen_on=choice.n_examples,
         n_examples=results.n_examples,
         metric=results.metric,
@@ -220,33 +189,28 @@ def prune(call: Prune) -> Pruning:
         checkpoint=out,
         warning=choice.warning,
         strength=pruned.strength,
-        rank=choice.rank or None,
+        rank=call.rank,
         parts=switched_parts(opened.description.method.name),
         question=request.question,
     )
 
 
-def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
+def _as_span(span: Span | tuple[int, int] | int | str | None) -> Span | None:
     try:
         if isinstance(span, str):  # 0-4, or 3 for a single layer, or encoder 0-4
             stack, _, layers = span.rpartition(" ")
             first, dash, last = layers.partition("-")
             return Span(int(first), int(last if dash else first), stack)
-        return as_span(span)
+        return None if span is None else as_span(span)
     except (TypeError, ValueError) as error:
         raise ResultsError(
             f"{must_be('--span', 'a first and a last layer, such as 0-4', span)}: {error}"
         ) from None
 
 
-def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation:
+def _chosen_by(call: Prune) -> Ablation:
     """The finished ablation that the span is chosen by."""
-    given = call.chosen_by
-    if isinstance(given, Ablation):
-        study = given
-    else:
-        found = load(given)
-        study = found if isinstance(found, Ablation) else ablations_of([given])[0]
+    study = ablations_of([call.chosen_by])[0]
     if study.record.by_module:
         raise ResultsError(
             f"{study.folder} is a map of layers and modules, which does not say which modules can go "
@@ -255,25 +219,14 @@ def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation:
     return study
 
 
-def _by_ablation(
-    request: AblationRequest, study: Ablation, checkpoint: Path, within: float, basis: Basis
-) -> _Choice:
-    """The longest span within the tolerance by an ablation."""
-    if study.has_predictions:
-        chosen, measured = random_halves(study.results)
-        if not len(chosen):
-            raise ResultsError(
-                f"{study.folder} has too few examples to choose a span on half of them; give --span"
-            )
-        spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
-    else:
-        if "bound_low_points" not in study.spans and basis == "interval":
-            raise ResultsError(
-                f"{study.folder} has no bounds of spans that are chosen by them; run `adapter-probe ablate "
-                f"{checkpoint}` again, or give --basis estimate"
-            )
-        spans = study.spans
-        n_examples, measured = len(request.examples.labels), None
+def _by_ablation(request: AblationRequest, study: Ablation, within: float, basis: Basis) -> _Choice:
+    """The longest span within the tolerance on one half of an ablation's examples."""
+    chosen, measured = random_halves(study.results)
+    if not len(chosen):
+        raise ResultsError(
+            f"{study.folder} has too few examples to choose a span on half of them; give --span"
+        )
+    spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
     adapted, stacks = adapted_layers(request), request.model.stacks
     if "stack" in spans:
         parts = zip(stacks, np.split(adapted, np.cumsum([one.n_layers for one in stacks])[:-1]))
@@ -292,33 +245,7 @@ def _by_ablation(
         )
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
     warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
-    return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
-
-
-def _by_ranks(given: Ranks | str | Path, within: float) -> _Choice:
-    """The smallest rank of a study that costs at most `within` points on one half of the examples."""
-    study = given if isinstance(given, Ranks) else load(given)
-    if not isinstance(study, Ranks):
-        raise ResultsError(f"{given} contains no study of ranks; run `adapter-probe ranks` first")
-    for rank in sorted(set(study.table["rank"])):
-        place = study.folder / f"rank-{rank}"
-        part = load(place) if place.is_dir() else None
-        if not isinstance(part, Ablation):  # of all directions
-            continue
-        chosen, measured = random_halves(part.results)
-        if not len(chosen):
-            raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
-        half = part.results.of_examples(chosen)
-        before, after = row_scores(half)[[0, removed_row(half)]]
-        points = float(metrics.to_points(half.metric, after - before))
-        if math.isfinite(points) and points >= -within:
-            return _Choice(None, "half", len(chosen), measured, rank=int(rank), study=part)
-    limit = tolerance_text(within, study.summary.metric)
-    raise ResultsError(
-        f"{study.folder}: of the ranks that were tried, none costs at most {limit} on the half of the "
-        "examples that it is chosen on; give a larger --within, or run `adapter-probe ranks` with more "
-        "--ranks"
-    )
+    return _Choice(span, n_examples, measured, warning)
 
 
 def _refuse_other(request: AblationRequest, study: Ablation, checkpoint: Path) -> None:
