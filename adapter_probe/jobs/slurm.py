@@ -105,7 +105,10 @@ class SlurmArray:
         for note in make_folder(self._folder / NOTES).glob("*.json"):
             if note.stem not in alive:
                 note.unlink(missing_ok=True)
-        length = longest_array() if missing else 1
+        length = 1
+        if missing:
+            most = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
+            length = max(1, int(most[1])) if most else 1000
         previous = None
         for start in range(0, len(missing), length):
             part = missing[start : start + length]
@@ -308,12 +311,6 @@ def ending_of(task: str) -> str:
                 hint = " (SIGKILL: out of memory?)" if found[2] == "137" or found[3] == "9" else ""
                 return f"SLURM reports {found[1]}, exit code {found[2]}:{found[3]}{hint}"
     return "SLURM does not report how"
-
-
-def longest_array() -> int:
-    """The maximum number of tasks in an array on this cluster."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
-    return max(1, int(found[1])) if found else 1000
 
 
 def _ask(*command: str, stdin: str = "", complaint: str = "SLURM does not answer") -> str:

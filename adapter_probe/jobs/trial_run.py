@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -70,9 +69,12 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress) -> TrialRe
         clock = _Clock(folder)
         model = build_model(request, inputs.base, device)
         trainer = Trainer(model, inputs.objective, settings=request.settings, run=run, report=report)
-        with PeakMemory(device) as memory:
-            diverged = _train(trainer, clock)
-        size, loading = cost_of_checkpoint(model, folder)
+        diverged = False
+        with PeakMemory(device) as memory, clock:
+            try:
+                trainer.train()
+            except Diverged:
+                diverged = True
         record = TrialRecord(
             trial=folder.name,
             task=task.name,
@@ -85,21 +87,11 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress) -> TrialRe
             seconds=clock.seconds,
             versions=library_versions(),
             counts=count_parameters(model, inputs.base.missing),
-            cost=Cost(trainer.seconds_per_step, memory.n_bytes, size, loading),
+            cost=Cost(trainer.seconds_per_step, memory.n_bytes, bytes_of_checkpoint(model)),
         )
         write_trial(folder, record)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
     return record
-
-
-def _train(trainer: Trainer, clock: _Clock) -> bool:
-    """Train; returns whether the training diverged."""
-    try:
-        with clock:
-            trainer.train()
-    except Diverged:
-        return True
-    return False
 
 
 def count_parameters(model: TrainingModel, missing: frozenset[str]) -> ParameterCounts:
@@ -118,20 +110,10 @@ def count_parameters(model: TrainingModel, missing: frozenset[str]) -> Parameter
     return ParameterCounts(trained, without_head, base, model.n_layers)
 
 
-def cost_of_checkpoint(model: TrainingModel, folder: Path) -> tuple[int, float]:
-    """Size of the file with the trained tensors, as `adapter_probe.train` writes it, and seconds to load it.
-
-    Args:
-        model: the model, which is given back its own tensors.
-        folder: an existing folder for the file, which is removed again.
-    """
-    cpu = {name: t.detach().cpu().contiguous() for name, t in model.saved().items()}
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        file = Path(place) / "tensors.safetensors"
-        safetensors.torch.save_file(cpu, file, metadata={"format": "pt"})
-        start = time.perf_counter()
-        model.load(safetensors.torch.load_file(file))
-        return file.stat().st_size, time.perf_counter() - start
+def bytes_of_checkpoint(model: TrainingModel) -> int:
+    """Size of the file with the trained tensors, as `adapter_probe.train` writes it."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.saved().items()}
+    return len(safetensors.torch.save(tensors, metadata={"format": "pt"}))
 
 
 class _Clock:

@@ -123,13 +123,6 @@ def padded(prompts: Sequence[np.ndarray], module: nn.Module, reads: bool, starte
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def example_prompts(encoded: EncodedPrompts) -> list[np.ndarray]:
-    """Three short prompts of different lengths, the ends of real ones."""
-    order = np.argsort(encoded.lengths, kind="stable")
-    chosen = [encoded.input_ids[order[i % len(order)]] for i in range(3)]
-    return [ids[-max(1, _EXAMPLE_TOKENS - 2 * n) :] for n, ids in enumerate(chosen)]
-
-
 def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> WritingRunner:
     """A model that writes, compared on an example with its own `generate`."""
     encoded = request.encoded
@@ -138,7 +131,9 @@ def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> 
     base = base_of(module)
     if not hasattr(base, "generation_config"):
         raise ModelError(f"a {type(base).__name__} has no generate of Transformers, so it does not write")
-    prompts = example_prompts(encoded)
+    order = np.argsort(encoded.lengths, kind="stable")  # three short prompts: the ends of real ones
+    chosen = [encoded.input_ids[order[i % len(order)]] for i in range(3)]
+    prompts = [ids[-max(1, _EXAMPLE_TOKENS - 2 * n) :] for n, ids in enumerate(chosen)]
     one = padded([max(prompts, key=len)], module, encoded.reads, started=True)
     replay, reason = None, ""
     try:

@@ -55,13 +55,11 @@ class Cost:
         peak_memory_bytes: the most memory in use during the training: allocated on an accelerator, or else
             resident in the process, libraries included; None where the system does not tell.
         checkpoint_bytes: size of the file with the trained tensors, as `adapter_probe.train` writes it.
-        seconds_to_load: time to read such a file and to put its tensors into a model that is in memory.
     """
 
     seconds_per_step: float | None
     peak_memory_bytes: int | None
     checkpoint_bytes: int
-    seconds_to_load: float
 
 
 @dataclass(frozen=True)
@@ -239,8 +237,7 @@ def cost_frame(records: Iterable[TrialRecord]) -> pd.DataFrame | None:
     if not rows:
         return None
     counts = {"peak_memory_bytes": "Int64", "checkpoint_bytes": "Int64"}
-    columns = ["trial", "seconds_per_step", *counts, "seconds_to_load"]
-    return pd.DataFrame(rows)[columns].astype({**counts, "seconds_to_load": float})
+    return pd.DataFrame(rows)[["trial", "seconds_per_step", *counts]].astype(counts)
 
 
 def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:

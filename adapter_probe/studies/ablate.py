@@ -193,7 +193,10 @@ def _run(
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
-        say_before(run, remarks, progress)
+        for remark in remarks:  # so that they do not precede a refusal
+            print_message(remark, progress)
+        for damaged in run.damaged:
+            print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         with _bar(run, request, progress, name) as report:
             run.compute(report)
         results = run.results()
@@ -206,14 +209,6 @@ def _run(
                 others.append(partial(write_generations, folder, results, run.texts))
             write_record(record, others)
     return Ablation(record, results)
-
-
-def say_before(run: Any, remarks: Sequence[str], progress: bool) -> None:
-    """Print remarks on a run that has begun, so that they do not precede a refusal, and its damaged parts."""
-    for remark in remarks:
-        print_message(remark, progress)
-    for damaged in run.damaged:
-        print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
 
 
 @contextmanager

@@ -57,14 +57,6 @@ class _Open:
         )
         return encode(self.opened.tokenizer, split, self.opened.description.max_length)
 
-    def _refuse_changed(self) -> None:
-        """Refuse a model in memory whose adapters were set, merged or switched since it was opened."""
-        if self._original is not None and state_of_tuners(self._original) != self._state:
-            raise ModelError(
-                "the model's adapters were set, merged or switched since it was opened; call "
-                "adapter_probe.open again"
-            )
-
     def _stamps(self) -> list[tuple[Any, ...]]:
         """What tells of changed weights; PyTorch does not count the changes of all of its optimisers."""
         plain = [t for t in self.opened.model.parameters() if type(t) is torch.nn.Parameter]  # not quantised
@@ -79,7 +71,11 @@ class _Open:
         tokens_per_pass: int | None,
     ) -> np.ndarray:
         """See `Model.variants`; the texts, or the first and the second ones of pairs."""
-        self._refuse_changed()
+        if self._original is not None and state_of_tuners(self._original) != self._state:
+            raise ModelError(
+                "the model's adapters were set, merged or switched since it was opened; call "
+                "adapter_probe.open again"
+            )
         with without_autocast(), nullcontext() if self._given is None else self._borrowed(self._given):
             encoded, model = self._encoded(first, second), self.model
             rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")

@@ -67,7 +67,7 @@ class Tradeoff(Sweep):
 
         `seconds_per_step`: mean time of an optimiser step, without evaluation; `peak_memory_bytes`: tensors
         on an accelerator, else the memory of the whole process; `checkpoint_bytes`: size of the file with the
-        trained tensors; `seconds_to_load`: time to read such a file into a model that is in memory.
+        trained tensors.
         """
         return self.record.costs
 

@@ -105,18 +105,6 @@ class TrainingModel(nn.Module):
         return saved_by_peft(self.base)
 
     @torch.no_grad()
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put tensors of `saved` into the model."""
-        if not self.is_tuned:
-            self.restore(tensors)
-            return
-        from peft import set_peft_model_state_dict  # whose import takes seconds
-
-        from adapter_probe.checkpoints.peft_loading import ADAPTER
-
-        set_peft_model_state_dict(self.base, dict(tensors), adapter_name=ADAPTER)
-
-    @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put tensors of `named_delta` into the model."""
         for name, tensor in self.named_delta().items():
@@ -126,14 +114,9 @@ class TrainingModel(nn.Module):
         """Set training or evaluation mode; what lies below all trained layers stays in evaluation mode."""
         super().train(mode)
         if self.lowest_trained_layer >= 0:
-            for module in (*self._prepared[0].below, *self._frozen):
+            for module in (*self._prepared[0].below, *self.layers[: self.lowest_trained_layer]):
                 module.eval()
         return self
-
-    @property
-    def _frozen(self) -> Sequence[nn.Module]:
-        """The frozen layers below all that trains."""
-        return self.layers[: max(self.lowest_trained_layer, 0)]
 
     def save_memory(self) -> None:
         """Compute the states inside the layers again in the backward pass, in place of keeping them.

@@ -273,7 +273,6 @@ def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
     assert record.cost.checkpoint_bytes == file.stat().st_size
     assert record.counts.trained == sum(t.numel() for t in load_file(file).values())
     assert 0 < record.cost.seconds_per_step < record.seconds
-    assert 0 < record.cost.seconds_to_load < 10
     assert read_trial(next((tmp_path / "trials" / "trials").iterdir())).cost == record.cost
 
 
@@ -320,20 +319,19 @@ def test_what_an_earlier_trial_left_is_not_counted():
     assert peak() - before < 30_000_000
 
 
-def test_a_checkpoint_that_was_loaded_to_measure_it_leaves_the_model_as_it_was(request_for, tmp_path):
-    from adapter_probe.jobs.trial_run import cost_of_checkpoint
+@pytest.mark.parametrize("text", ["lora:r=2", "full"])
+def test_the_size_of_a_checkpoint_is_that_of_its_file(text, request_for, tmp_path):
+    from safetensors.torch import save_file
+
+    from adapter_probe.jobs.trial_run import bytes_of_checkpoint
     from adapter_probe.training.peft_methods import method_of
     from adapter_probe.training.request import build_model, load_inputs
 
-    for text in ("lora:r=2", "full"):
-        request = request_for(method_of(text))
-        model = build_model(request, load_inputs(request).base, CPU)
-        before = {name: t.clone() for name, t in model.base.state_dict().items()}
-        n_bytes, seconds = cost_of_checkpoint(model, tmp_path)
-        assert n_bytes > 0
-        assert seconds > 0
-        assert all(torch.equal(t, before[name]) for name, t in model.base.state_dict().items())
-    assert not list(tmp_path.iterdir())
+    request = request_for(method_of(text))
+    model = build_model(request, load_inputs(request).base, CPU)
+    tensors = {name: t.detach().contiguous() for name, t in model.saved().items()}
+    save_file(tensors, tmp_path / "tensors.safetensors", metadata={"format": "pt"})
+    assert bytes_of_checkpoint(model) == (tmp_path / "tensors.safetensors").stat().st_size
 
 
 def test_a_base_that_does_not_fit_is_refused_before_it_is_read(request_for, monkeypatch):
