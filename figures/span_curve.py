@@ -305,7 +305,9 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
             f"{sentence(drop_label(records, metric))} when {of_lines(frames, Words.of(records[0]))}.",
             f"The dashed line is a {drop_name(metric)} of {tolerance_text(tolerance, metric)}.",
             *checkpoint_sentences(records),
-            "ci_low_points" in frame and f"{mark} 95% interval{plural} {method}.",
+            "ci_low_points" in frame
+            and frame["ci_low_points"].notna().any()
+            and f"{mark} 95% interval{plural} {method}.",
             "significant" in frame
             and f"Filled marks differ from the intact model {at_level(tests_of(records), frames)}; hollow"
             " ones do not.",

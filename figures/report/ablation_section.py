@@ -239,7 +239,7 @@ def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> 
             for n in inside
         ]
     if "non_monotone" in frame:
-        note = f"smaller {words.drop} than a shorter span inside it (simultaneous 95% bound)"
+        note = f"smaller {words.drop} than a shorter span inside it (at the 5% level, over all pairs)"
         facts["note"] = [[note, ""] if flag else None for flag in frame["non_monotone"].eq(True)]
     return facts
 

@@ -113,13 +113,14 @@ def test_intervals_and_tests_are_named_as_they_are_computed():
     """By the ways of `interval` and `p_values` on what each of these metrics can do to an example."""
     exact, draws = "by the exact method of Fay and Lumbard (2021)", "by the Bayesian bootstrap over "
     assert wording.interval_method("accuracy") == wording.interval_method("text_match", "accuracy") == exact
-    assert wording.interval_method("nll") == wording.interval_method("f1") == f"{draws}examples"
-    assert wording.interval_method("accuracy", "entity_f1") == f"{exact} or {draws}sentences"
-    assert wording.interval_method("custom:mine") == "by the bootstrap over examples"
+    unseen = " and an unseen one (Gaffke 2005)"
+    assert wording.interval_method("nll") == wording.interval_method("f1") == f"{draws}examples{unseen}"
+    assert wording.interval_method("accuracy", "entity_f1") == f"{exact} or {draws}sentences{unseen}"
+    assert wording.interval_method("custom:mine") == f"by the bootstrap over examples{unseen}"
     for metric, parts, unit in (("accuracy", True, "examples"), ("exact_match", False, "paragraphs"),
                                 ("pairwise_accuracy", False, "examples")):  # fmt: skip
         said = wording.interval_method(metric, parts=parts)
-        assert said.startswith(f"{draws}{unit}, exact (Fay and Lumbard 2021) where all {unit}")
+        assert said.startswith(f"{draws}{unit}{unseen}, exact (Fay and Lumbard 2021) where all {unit}")
         assert wording.named_test(metric, parts).startswith(
             "a two-sided paired test by the Bayesian bootstrap"
         )
