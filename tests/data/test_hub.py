@@ -15,7 +15,7 @@ from refusals import names, refused
 
 from adapter_probe.data import hub
 from adapter_probe.data.hub import HubSplit, newest_commit, read_hub
-from adapter_probe.data.tasks import TaskSpec, find_task, load_split
+from adapter_probe.data.tasks import TaskSpec, find_task, load_split, load_with_question
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FLOAT32_3_8 = 3.799999952316284  # the nearest to 3.8
@@ -181,6 +181,15 @@ def test_any_dataset_of_the_hub_by_its_entry(library, hub_answers):
     assert stand_in.calls[0] == ("fancyzhx/ag_news", None, "train", None)
     assert (task.name, task.label_names) == ("ag_news", ("Sports", "World"))
     assert load_split(task, "train").labels.tolist() == [0, 1, 0]
+
+
+def test_columns_of_the_hub_are_named_or_refused_as_those_of_files(library, hub_answers):
+    hub_answers(COMMIT)
+    texts = {"sentence": ["a", "b", "c"], "label": [0, 1, 1]}
+    library(validation=Table(**texts, idx=[5, 6, 7]), test=Table(**texts, gold_label=[1, 1, 0]))
+    task = find_task(validation="hub:me/mine:validation")
+    assert load_with_question(task, "validation")[1].unread == ("idx",)
+    assert names(refused(find_task, validation="hub:me/mine:test"), "label", "gold_label", "--columns")
 
 
 def test_hidden_labels_stay_hidden(library, hub_answers):

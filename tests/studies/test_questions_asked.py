@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,19 @@ def test_the_number_is_that_of_the_question_which_is_said(checkpoints, tmp_path,
     assert ap.load(tmp_path / "out").question == study.question
     plan = ap.ablate.plan(checkpoints[head], **asked)
     assert plan.question == study.question
+
+
+def test_report_and_captions_say_what_is_asked_and_not_read(checkpoints, tmp_path):
+    rows = [{"prompt": text, "completion": " ab", "source": "web"} for text in TEXTS]
+    study = ap.ablate(checkpoints["CAUSAL_LM"], data=rows, spans="single", out=tmp_path / "out")
+    page = html.unescape(ap.report(study.folder, out=tmp_path / "report.html").path.read_text())
+    study.save(tmp_path / "figures", formats="svg")
+    captions = "".join(path.read_text() for path in (tmp_path / "figures").glob("*.txt"))
+    unread = "not read: source"
+    assert unread in study.question
+    for line in (study.question[0], unread):
+        assert line in page
+        assert line in captions
 
 
 def test_a_training_and_a_smaller_checkpoint_say_their_question(tiny_base, tiny_task, tmp_path, capsys):
