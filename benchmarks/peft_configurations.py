@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "fixtures
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
-from peft_cases import IDS, randomise, write_base
+from peft_cases import IDS, randomise, small_config, write_base
 from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, PretrainedConfig
 from transformers.models.auto import modeling_auto
@@ -108,6 +108,10 @@ def write_row_base(row: Row, folder: Path) -> tuple[Path, type]:
     kind = TYPES.get(row["model_type_inferred"], row["model_type_inferred"])
     quantised = "bnb" in row["quantised"]
     settings = SETTINGS["quantised"] if quantised and kind != "llava" else SETTINGS.get(kind, {})
+    if kind == "qwen2_5_vl":  # whose positions are of three kinds, in sections that make half a head
+        text = small_config(kind).text_config.to_dict()
+        text["rope_parameters"]["mrope_section"] = [1, 1, 2]
+        settings = {"text_config": text}
     cls = class_for(row, transformers.AutoConfig.for_model(kind))
     base = write_base(folder / "full", kind, cls, **settings)
     if not quantised:
