@@ -63,11 +63,14 @@ DIFFERING = (
     "notes",
     "reason",
 )
-# Where bitsandbytes packs rows of 32 for a processor, and where every fourth layer is of another kind.
-SETTINGS = {
-    "qwen3_5": {"text_config": {"model_type": "qwen3_5_text", "num_hidden_layers": 4}},
-    "quantised": {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16},
+# Where every fourth layer is of another kind, and where positions have sections that make half a head.
+OF_TEXTS = {
+    "qwen3_5": {"num_hidden_layers": 4, "layer_types": None},
+    "qwen2_5_vl": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
+    },
 }
+QUANTISED = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}  # for rows of 32 on a processor
 MAPPINGS = {
     "SEQ_CLS": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "QUESTION_ANS": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING,
@@ -107,11 +110,9 @@ def write_row_base(row: Row, folder: Path) -> tuple[Path, type]:
     """A tiny base of the row's type, quantised if it is."""
     kind = TYPES.get(row["model_type_inferred"], row["model_type_inferred"])
     quantised = "bnb" in row["quantised"]
-    settings = SETTINGS["quantised"] if quantised and kind != "llava" else SETTINGS.get(kind, {})
-    if kind == "qwen2_5_vl":  # whose positions are of three kinds, in sections that make half a head
-        text = small_config(kind).text_config.to_dict()
-        text["rope_parameters"]["mrope_section"] = [1, 1, 2]
-        settings = {"text_config": text}
+    settings: dict[str, object] = dict(QUANTISED) if quantised and kind != "llava" else {}
+    if kind in OF_TEXTS and not quantised:
+        settings = {"text_config": {**small_config(kind).text_config.to_dict(), **OF_TEXTS[kind]}}
     cls = class_for(row, transformers.AutoConfig.for_model(kind))
     base = write_base(folder / "full", kind, cls, **settings)
     if not quantised:
