@@ -42,7 +42,6 @@ class Answers(Scored):
         return self.outputs[..., _SCORES.index(self.metric)]
 
     def outcomes(self, predicted: np.ndarray) -> np.ndarray:
-        """See `Scored.outcomes`."""
         return np.asarray(self.outputs[..., _SCORES.index("exact_match")] > 0.5)
 
     def drawn_as_one(self) -> np.ndarray:

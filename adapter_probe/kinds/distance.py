@@ -26,11 +26,9 @@ class ClassDistances(Scored):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return kind == "classification" and metric in COMPARISONS
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return differences_from_logits(self.metric, self.outputs, self.outputs[intact])
 
 
@@ -40,11 +38,9 @@ class ChoiceDistances(Likelihoods):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return kind == "causal" and metric in COMPARISONS
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         there = self.counts[..., 0] > 0
         return differences_from_logits(self.metric, self.outputs, self.outputs[intact], there)
 
@@ -66,15 +62,12 @@ class TokenDistances(ChoiceDistances):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return metric in COMPARISONS and "differences" in arrays
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return finite_or_nan(self.differences[..., COMPARISONS.index(self.metric)])
 
     def finite(self) -> np.ndarray:
-        """See `Scored.finite`."""
         return super().finite() & np.isfinite(self.differences).all(axis=-1)
 
 
@@ -90,11 +83,9 @@ class EmbeddingDistances(Scored):
     TASK: ClassVar[TaskKind] = EMBEDDING
 
     def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
         return 2
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         scored = self.outputs[..., COMPARABLE["embedding"].index(self.metric)]
         return finite_or_nan(scored.astype(np.float64))
 

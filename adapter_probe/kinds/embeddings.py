@@ -29,10 +29,8 @@ class Rankings(Scored):
     has_texts: ClassVar[bool] = False
 
     def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
         return len(METRICS["ranking"])
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         scored = self.outputs[..., METRICS["ranking"].index(self.metric)].astype(np.float64)
         return np.where(self.finite(), scored, np.nan)

@@ -34,15 +34,12 @@ class Classes(Scored):
             raise ValueError(f"scored_with should lie in 0..{n - 1}")
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return largest_of(self.outputs)
 
     def options(self) -> tuple[str, ...]:
-        """See `Scored.options`."""
         return self.label_names
 
     def option_logits(self) -> np.ndarray:
-        """See `Scored.option_logits`."""
         return self.outputs
 
 
@@ -56,15 +53,12 @@ class SeveralLabels(Scored):
     }  # fmt: skip
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return labels_from_logits(self.outputs)
 
     def parts(self) -> tuple[np.ndarray, np.ndarray]:
-        """See `Scored.parts`."""
         return labels_from_logits(self.outputs), self.scored_with
 
     def classes_of_labels(self) -> tuple[str, ...]:
-        """See `Scored.classes_of_labels`."""
         return self.label_names
 
 
@@ -78,7 +72,6 @@ class Numbers(Scored):
     }  # fmt: skip
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return numbers_from_outputs(self.outputs)
 
 
@@ -93,15 +86,12 @@ class SeveralNumbers(Scored):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return kind == "regression" and arrays["scored_with"].ndim == 2
 
     def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
         return int(self.scored_with.shape[1])
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return finite_or_nan(self.outputs.astype(np.float64))
 
 

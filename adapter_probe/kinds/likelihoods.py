@@ -43,7 +43,6 @@ class Likelihoods(Scored):
         return continuation_sizes(self.metric, self.counts)
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return predictions_from_likelihoods(self.metric, self.outputs, self.sizes)
 
 
@@ -55,7 +54,6 @@ class Choices(Likelihoods):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return kind == "causal" and about(metric).of_choices
 
     def option_logits(self) -> np.ndarray | None:
@@ -63,7 +61,6 @@ class Choices(Likelihoods):
         return np.where(self.sizes > 0, self.outputs, -np.inf) if self.metric == "accuracy" else None
 
     def chance_score(self) -> float:
-        """See `Scored.chance_score`."""
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
 
 
@@ -83,7 +80,6 @@ class Greedy(Likelihoods):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return metric == "greedy_accuracy"
 
     def predicted(self, intact: int) -> np.ndarray:
@@ -107,11 +103,9 @@ class RightTokens(Likelihoods):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return metric == "token_accuracy"
 
     def predicted(self, intact: int) -> np.ndarray:
-        """See `Scored.predicted`."""
         return np.where(np.isfinite(self.outputs[..., 0]), self.right, np.nan)
 
 

@@ -26,11 +26,9 @@ class Pairs(Scored):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return metric in OF_PAIRS
 
     def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
         return 2
 
     def predicted(self, intact: int) -> np.ndarray:
@@ -38,11 +36,9 @@ class Pairs(Scored):
         return scores_of_pairs(self.metric, self.outputs)
 
     def outcomes(self, predicted: np.ndarray) -> np.ndarray | None:
-        """See `Scored.outcomes`."""
         return np.asarray(predicted == 1) if self.metric == "pairwise_accuracy" else None
 
     def chance_score(self) -> float:
-        """See `Scored.chance_score`."""
         return 0.0 if self.metric == "margin" else 0.5
 
 
@@ -62,7 +58,6 @@ class ReferredPairs(Pairs):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return metric in OF_PAIRS and "reference" in arrays
 
     def predicted(self, intact: int) -> np.ndarray:

@@ -43,7 +43,6 @@ class Tags(Scored):
     true_tags: np.ndarray
 
     def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
         return 2 * int(self.scored_with.shape[1])
 
     def predicted(self, intact: int) -> np.ndarray:
@@ -51,11 +50,9 @@ class Tags(Scored):
         return self.outputs.reshape(*self.outputs.shape[:2], -1, 2).astype(np.float64)
 
     def outcomes(self, predicted: np.ndarray) -> np.ndarray:
-        """See `Scored.outcomes`."""
         return np.asarray((self.tags == self.true_tags).all(axis=-1))
 
     def parts(self) -> tuple[np.ndarray, np.ndarray]:
-        """See `Scored.parts`."""
         return self.tags, self.true_tags
 
     def classes_of_labels(self) -> tuple[str, ...]:

@@ -27,11 +27,9 @@ class Written(Scored):
 
     @classmethod
     def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """See `Scored.fits`."""
         return kind == CAUSAL.name and about(metric).is_written
 
     def n_outputs(self) -> int:
-        """See `Scored.n_outputs`."""
         return 1
 
     def predicted(self, intact: int) -> np.ndarray:

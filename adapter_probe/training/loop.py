@@ -242,7 +242,6 @@ def precision_of(settings: TrainingSettings, device: torch.device) -> Iterator[N
 
 
 _STEPS = 3  # the first includes set-up costs and is not counted
-_EVALUATED = 64  # examples
 
 
 def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
@@ -250,35 +249,22 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
-    middle = _middle(lengths, settings.batch_size)
+    order, n = np.argsort(lengths, kind="stable"), settings.batch_size
+    middle = order[max(0, len(order) // 2 - n // 2) :][:n]  # examples of about the median length
     batch = pack(objective.train, middle).to(device)
     precision = precision_of(settings, device)
     with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model.layers):
         model.train()
-        for step in range(_STEPS):
-            if step == 1:
+        for number in range(_STEPS):
+            if number == 1:
                 start = time.perf_counter()
             objective.loss(model(batch).float(), batch).backward()
-        per_token = (time.perf_counter() - start) / (_STEPS - 1) / float(lengths[middle].sum())
-        forward = _seconds_forward(model, objective, device)
-    training = settings.epochs * float(lengths.sum()) * per_token
-    return training + settings.epochs * float(objective.validation.lengths.sum()) * forward
-
-
-def _seconds_forward(model: TrainingModel, objective: Objective, device: torch.device) -> float:
-    """Seconds per token of a pass without gradients."""
-    model.eval()
-    lengths = objective.validation.lengths
-    chosen = _middle(lengths, _EVALUATED)
-    batch = pack(objective.validation, chosen).to(device)
-    with torch.inference_mode():
-        model(batch)
-        start = time.perf_counter()
-        model(batch)
-    return (time.perf_counter() - start) / float(lengths[chosen].sum())
-
-
-def _middle(lengths: np.ndarray, n: int) -> np.ndarray:
-    """Indices of `n` examples of about the median length."""
-    order = np.argsort(lengths, kind="stable")
-    return order[max(0, len(order) // 2 - n // 2) :][:n]
+        step = (time.perf_counter() - start) / (_STEPS - 1)
+        model.eval()
+        with torch.inference_mode():
+            model(batch)
+            start = time.perf_counter()
+            model(batch)
+            forward = time.perf_counter() - start
+    tokens, evaluated = float(lengths.sum()), float(objective.validation.lengths.sum())
+    return settings.epochs * (tokens * step + evaluated * forward) / float(lengths[middle].sum())

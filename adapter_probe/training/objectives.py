@@ -74,11 +74,9 @@ class LabelObjective(Objective):
         self._targets = torch.from_numpy(train.labels)
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
-        """See `Objective.loss`."""
         return _LOSSES[self._task.kind](outputs, self._targets[batch.index].to(outputs.device))
 
     def score(self, model: TrainingModel) -> float:
-        """See `Objective.score`."""
         own = {"outputs": model.evaluate(self.validation)[None], "scored_with": self._labels}
         scored = scored_of(self._task.kind, self._metric, self._task.label_names, own)
         return float(metrics.score(self._metric, scored.predicted(0)[0], self._labels))
@@ -98,7 +96,6 @@ class TagObjective(Objective):
         return float(sum(len(self._words.tags[i]) for i in indices))
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
-        """See `Objective.loss`."""
         examples = list(zip(batch.index, batch.rows))
         places = np.concatenate([self._words.positions[i] + own.start for i, own in examples])
         tags = np.concatenate([self._words.tags[i] for i, _ in examples])
@@ -106,7 +103,6 @@ class TagObjective(Objective):
         return F.cross_entropy(outputs[read], targets)
 
     def score(self, model: TrainingModel) -> float:
-        """See `Objective.score`."""
         logits = model.evaluate(self.validation)
         examples = np.split(logits, np.cumsum(self.validation.lengths)[:-1])
         tags = [self._scored.predicted(np.array([i]), own[None, None]) for i, own in enumerate(examples)]
@@ -140,7 +136,6 @@ class AnswerObjective(Objective):
         return total / (2 * len(batch.index))
 
     def score(self, model: TrainingModel) -> float:
-        """See `Objective.score`."""
         logits = model.evaluate(self.validation)
         if not np.isfinite(logits).all():
             return math.nan
@@ -171,11 +166,9 @@ class LanguageObjective(Objective):
         return float(sum(len(self.train.scored[i]) for i in indices))
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
-        """See `Objective.loss`."""
         return F.cross_entropy(outputs, _targets(self.train, batch))
 
     def score(self, model: TrainingModel) -> float:
-        """See `Objective.score`."""
         shape = (len(self._rows), self._requests.n_continuations)
         sums, right = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         items, likely, best = token_likelihoods(model, self.validation)
