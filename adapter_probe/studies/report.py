@@ -87,8 +87,8 @@ def report(call: Report) -> ReportPage:
     chosen = ablations_of(held) if (call.average or call.compare) and len(held) > 1 else ablations
     if call.compare and len(chosen) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(chosen)}")
-    joined: list[Ablation | Average | Comparison] = chosen if call.average or call.compare else []
-    joined = [*joined, *(study for study in studies if isinstance(study, (Average, Comparison)))]
+    joined: list[Any] = [study for study in studies if isinstance(study, (Average, Comparison))]
+    joined += chosen if call.average or call.compare else []
     if any(study.record.by_module for study in joined):
         raise ResultsError(
             "a report neither averages nor compares maps of layers and modules; use adapter-probe compare "
