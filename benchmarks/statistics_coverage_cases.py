@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from adapter_probe import metrics
+from adapter_probe.kinds.table import about_kind
 
 SPANS, LAYERS, RIGHT = 40, 12, 0.8
 Generator = np.random.Generator
@@ -38,6 +40,10 @@ class Study:
     @property
     def units(self) -> np.ndarray:
         return np.arange(self.n_examples) if self.paragraphs is None else self.paragraphs
+
+    @property
+    def scored(self) -> SimpleNamespace:
+        return SimpleNamespace(TASK=about_kind(self.kind))
 
     @property
     def masks(self) -> np.ndarray:
@@ -188,6 +194,20 @@ def scored(metric: str, kind: str, change: float, share: float) -> Make:
         other = np.clip(intact + change + 0.3 * generator.normal(size=(SPANS, n)), 0, 1)
         spans = np.where(generator.random((SPANS, n)) < share, other, intact)
         return Study(metric, kind, np.vstack([intact, spans]), np.ones(n, dtype=np.int64))
+
+    return make
+
+
+def anew(share: float, worse: float) -> Make:
+    """Written texts with a ROUGE each, of which a span writes a share anew, as well as before or worse."""
+
+    def scores(generator: Generator, shape: Any) -> np.ndarray:
+        return np.where(generator.random(shape) < 0.2, 1.0, generator.beta(1.2, 2.0, shape))
+
+    def make(generator: Generator, n: int) -> Study:
+        intact, other = scores(generator, n), scores(generator, (SPANS, n)) * (1 - worse)
+        spans = np.where(generator.random((SPANS, n)) < share, other, intact)
+        return Study("rouge_l", "causal", np.vstack([intact, spans]), np.ones(n, dtype=np.int64))
 
     return make
 

@@ -7,6 +7,7 @@ below (`too_high`), the `width`, the share of p-values below 0.05, and whether `
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -32,6 +33,7 @@ from .statistics_coverage_cases import (
     Generator,
     Make,
     Study,
+    anew,
     chain,
     classes,
     of_seeds,
@@ -229,6 +231,39 @@ def guesses(metric: str, generator: Generator, n: int) -> Found:
     return {"better than the most frequent class": {"p_below_0.05": better.mean(), "spans": 40}}
 
 
+def rivals(make: Make, truth: float, generator: Generator, n: int) -> Found:
+    """Mean changes by the product's bound, by an inverted randomisation test of signs, and by bootstrap-t.
+
+    The test flips the signs of changes less the mean that is tested; it accepts what lies between quantiles
+    of the means of random halves.
+    """
+    n_draws = draws_wanted(SPANS)
+    changes = changes_of(make(generator, n), generator, n_draws)
+    values = changes.values
+    mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / n**0.5
+    inside = generator.integers(0, 2, (n_draws, n)).astype(float)
+    halves = inside @ values / np.maximum(inside.sum(axis=1), 1)[:, None]
+    weights = generator.multinomial(n, np.full(n, 1 / n), n_draws).astype(float)
+    apart = weights @ (values - mean) / n
+    squares = weights @ (values - mean) ** 2 / n - apart**2
+    t = apart / np.sqrt(np.maximum(squares, 1e-20) / (n - 1))  # long where a resample varies hardly
+    lowest, highest = np.quantile(t, [0.025, 0.975], axis=0)
+    own = mean / np.maximum(error, 1e-20)
+    ways = {"bound": (*interval(changes), p_values(changes))}
+    for way, ends, draws, at in (
+        ("randomisation", np.quantile(halves, [0.025, 0.975], axis=0), halves, 0.0),
+        ("bootstrap-t", (mean - highest * error, mean - lowest * error), t, own),
+    ):
+        fewer = np.minimum((draws <= at).sum(axis=0), (draws >= at).sum(axis=0))
+        ways[way] = (*ends, np.minimum(1, 2 * (fewer + 1) / (n_draws + 1)))
+    found = {way: judged(low, high, truth, p) for way, (low, high, p) in ways.items()}
+    if truth == 0:
+        for way, (_, _, p) in ways.items():
+            any_found = float((holm(p) < 0.05).any())
+            found[f"any significant after Holm, {way}"] = {"any": any_found, "spans": SPANS}
+    return found
+
+
 def sweep(spreads: np.ndarray, n_seeds: int, generator: Generator, _: int) -> Found:
     """Forty means and interquartile means over tasks and seeds; here there are no examples.
 
@@ -291,6 +326,12 @@ def checks() -> Iterator[tuple[str, int, Check, float]]:
             yield name, n, partial(chosen_by_means, n_seeds, spread), least
         for name, makes, truth in _pairs():
             yield f"two studies, {name}", n, partial(two_studies, makes, truth), least
+        for share, worse in itertools.product((0.05, 0.3, 0.9), (0.0, 0.3)):
+            make, name = anew(share, worse), f"three ways, {share:.0%} of texts anew, {worse:.0%} worse"
+            yield name, n, partial(rivals, make, 0.0 if worse == 0 else true_change(make)), least
+        for tail, effect in itertools.product(("normal", "t3", "lognormal 1", "lognormal 1.5"), (0.0, 0.4)):
+            check = partial(rivals, texts("nll", tail, effect), -10 * effect)
+            yield f"three ways, loss, {tail}, effect {effect:g}", n, check, least
         for metric in ("accuracy", "mcc"):
             yield f"guessing, {metric}", n, partial(guesses, metric), least
     for n in (2, 3, 4, 5, 6, 8, 10):
