@@ -31,7 +31,7 @@ ON_DEVICE := $(addprefix tests/,device probe replay studies training checkpoints
 ifeq ($(filter .venv-%,$(MAKECMDGOALS)),)  # environments are made side by side: what takes long is to download
 .NOTPARALLEL:
 endif
-.PHONY: help demo test test-slow test-all test-processors test-device test-versions test-extras lint format bench study gallery package docs types
+.PHONY: help demo test test-slow test-all test-processors test-device test-gpu test-versions test-extras lint format bench study gallery package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ test-device: $(VENV)/.installed-dev ## quick tests on an accelerator that is pla
 		--hypothesis-profile=quick $(ARGS)
 	@$(if $(ALL),PYTHONPATH=tests/fixtures/pretend $(PYTEST) tests/device -m "slow and not real_data" $(ARGS))
 
+test-gpu: ## on a GPU, within 15 minutes and without a network: quick tests and benchmarks/accelerator.py; see .ci/gpu
+	@bash .ci/gpu
+
 test-versions: ## the demo and quick tests, with the lowest and the newest versions of all packages and of Python
 	@$(MAKE) --no-print-directory -j2 .venv-lowest/.installed .venv-newest/.installed
 	@for name in lowest newest; do \
@@ -68,6 +71,7 @@ test-versions: ## the demo and quick tests, with the lowest and the newest versi
 test-extras: $(VENV)/.installed-dev ## the tests that need the larger optional packages, which it installs into .venv
 	@$(PIP) -c constraints.txt -e ".[hub,parquet,lm-eval,rouge,quantised]"
 	@$(PYTEST) -m "not real_data" $$(grep -rlE --include='*.py' 'importorskip\("(lm_eval|datasets|pyarrow|rouge_score|bitsandbytes)' tests) $(ARGS)
+	@PYTHONPATH=tests/fixtures/pretend $(PYTEST) tests/device/test_half.py tests/checkpoints/test_peft_quantised.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
 	@$(BIN)/ruff check .

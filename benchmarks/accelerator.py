@@ -26,6 +26,7 @@ from peft.tuners.lora import LoraLayer
 from torch.nn import functional as F
 
 import adapter_probe as ap
+from adapter_probe.device import peak_memory, return_memory
 
 BATCH, TIMED = 32, 3
 LLAMA = {  # name: width, inner width, layers, heads, heads of keys and values, words
@@ -138,8 +139,7 @@ def main() -> None:
     tokenizer.bos_token = tokenizer.cls_token
     for name in given.cases.split(","):
         print(json.dumps({"case": name, **measured(name, given, tokenizer)}), flush=True)
-        if given.device == "cuda":
-            torch.cuda.empty_cache()
+        return_memory(torch.device(given.device))
 
 
 def measured(name: str, given: argparse.Namespace, tokenizer) -> dict[str, object]:
@@ -151,6 +151,7 @@ def measured(name: str, given: argparse.Namespace, tokenizer) -> dict[str, objec
     lines = file.read_text("utf-8").splitlines()[:n_rows]
     rows = [json.loads(line) for line in lines]
     with tempfile.TemporaryDirectory() as scratch:
+        peak_memory(torch.device(given.device), begin=True)
         model = make_model(shape, nf4, given.device, Path(scratch), given.tiny)
         ours = []
         for turn in range(2):
@@ -186,9 +187,8 @@ def measured(name: str, given: argparse.Namespace, tokenizer) -> dict[str, objec
         "ratio": round(whole / ours[1], 2), "largest_difference": [round(gap, 4) for gap in gaps],
         "largest_score": round(float(np.abs(results.outputs).max()), 2),
     }  # fmt: skip
-    if given.device == "cuda":
-        found["peak_GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        torch.cuda.reset_peak_memory_stats()
+    if (peak := peak_memory(torch.device(given.device))) is not None:
+        found["peak_GiB"] = round(peak / 2**30, 2)
     return found
 
 

@@ -66,7 +66,8 @@ def load_any_base(
     dequantise: bool = False,
     seed: int = 0,
     weights: bool = True,
-    spread_on: torch.device | None = None,
+    device: torch.device | None = None,
+    spread: bool = False,
 ) -> AnyLoaded:
     """Read a base's weights; what it lacks is drawn as in `initialise`.
 
@@ -75,7 +76,8 @@ def load_any_base(
         n_outputs: number of logits of a head per text or token, None for the base's own.
         dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
         dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
-        spread_on: a device; a quantised base is put on all devices like it while it is read.
+        device: where a quantised base is read to; any other is read to the host.
+        spread: whether it is spread over all devices like that one, unless it is dequantised.
         weights: whether to read the weights; else the model is without memory, as if its base were stored in
             full, and its identity has no hash.
 
@@ -97,8 +99,9 @@ def load_any_base(
     if not exact:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
     places: str | dict[str, str] | None = None if weights else "meta"
-    if spread_on is not None and method is not None and not dequantise:
-        places = _places_of_quantised(found, cls, dtype, spread_on)
+    if weights and device is not None and method is not None:  # else on the one that Transformers chooses
+        whole = {"": "cpu" if spread else str(device)}
+        places = _places_of_quantised(found, cls, dtype, device) if spread and not dequantise else whole
     with naming_base("weights", found.name), quiet_quantisers(), torch.random.fork_rng(devices=[]):
         read = partial(
             cls.from_pretrained,
@@ -124,7 +127,7 @@ def load_any_base(
     _refuse_unread(found.name, method, model)
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
-            model, method = model.dequantize(), None
+            model, method = model.dequantize().cpu(), None
     initialise(model, missing, seed)
     for name, parameter in model.named_parameters():
         plain = type(parameter.data) is Tensor and parameter.is_floating_point()  # no quantiser's own
@@ -379,7 +382,7 @@ class SharedBase:
         """
         key = (found.name, found.revision, cls, n_outputs is None)  # which is the base's own head
         if key not in self._loaded:
-            loaded = load_any_base(found, cls, n_outputs, dtype)
+            loaded = load_any_base(found, cls, n_outputs, dtype, device=self._device)
             first = next(iter(self._loaded.values()), loaded).identity
             if loaded.identity.weights_sha256 != first.weights_sha256:
                 raise CheckpointError(

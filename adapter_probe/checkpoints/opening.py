@@ -116,7 +116,7 @@ def _open(folder: Path, base: str | None, dtype: torch.dtype, load: Load, dequan
                 "model"
             )
         return open_whole_model(folder, base, dtype)
-    load = partial(load_any_base, dtype=dtype, dequantise=True) if dequantise else partial(load, dtype=dtype)
+    load = partial(load, dtype=dtype, **({"dequantise": True} if dequantise else {}))
     own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks
     inside, library = (folder, None) if own else _recognise(folder)
     if not own and library is None and (not dequantise or _base_is_quantised(inside, base)):
@@ -172,7 +172,7 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
 
 
 def open_several(
-    folder: Path, names: Sequence[str], base: str | None, dequantise: bool = False
+    folder: Path, names: Sequence[str], base: str | None, load: Load, dequantise: bool = False
 ) -> OpenedPeft:
     """Open adapters below a folder, each of which is checked by itself, as one model with all of them active.
 
@@ -189,7 +189,7 @@ def open_several(
     folders = [choose_adapter(folder, name) for name in names]
     first, hashes = None, []
     for place in folders:
-        opened = open_any(place, base, dequantise=dequantise)
+        opened = open_any(place, base, load=load, dequantise=dequantise)
         if isinstance(opened, OpenedPlaced):
             raise CheckpointError(f"{place} is no checkpoint of PEFT, of which alone several can be active")
         hashes.append(opened.description.delta_sha256)

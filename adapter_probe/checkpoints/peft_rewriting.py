@@ -121,10 +121,12 @@ def _labels_of(opened: OpenedPeft, of_base: Mapping[int, str]) -> tuple[str, ...
     return found if any(not name.isdigit() for name in found) else own
 
 
-def open_without(opened: OpenedPeft, folder: Path) -> tuple[nn.Module, Description | None]:
+def open_without(
+    opened: OpenedPeft, folder: Path, device: torch.device
+) -> tuple[nn.Module, Description | None]:
     """The model that `write_without` has written, and its description if it is a checkpoint of PEFT."""
     if (folder / CONFIG).is_file():
-        load = partial(load_any_base, dequantise=opened.dequantised)
+        load = partial(load_any_base, dequantise=opened.dequantised, device=device)
         found = open_with_peft(folder, opened.description.base.name, load=load, in_layers=False)
         return found.model, found.description
     cls = type(opened.model.get_base_model())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from adapter_probe.device import available_memory, devices_like
-from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.errors import ModelError
 
 SHARE = 0.8
 """Of the free memory of a device, for weights; the rest is for states."""
@@ -109,12 +108,9 @@ def quantised_bytes(settings: Mapping[str, Any], dtype: torch.dtype) -> Size:
 
 
 def spread(model: nn.Module, places: Mapping[str, str]) -> None:
-    """Put the parts of a model in memory in their places, in place, by hooks of accelerate.
+    """Put the parts of a model in memory in their places, in place, by hooks of accelerate."""
+    from accelerate import dispatch_model  # which PEFT needs, too
 
-    Raises:
-        CheckpointError: accelerate is not installed.
-    """
-    dispatch_model = _accelerate().dispatch_model
     first = next(iter(places.values()))
     for name, place in places.items():
         if isinstance(part := _part(model, name), torch.Tensor):  # hooks are of modules
@@ -136,14 +132,6 @@ def _part(model: nn.Module, name: str) -> Any:
     """A module, parameter or buffer by its name."""
     parent, _, own = name.rpartition(".")
     return getattr(model.get_submodule(parent), own)
-
-
-def _accelerate() -> Any:
-    with suppress(ImportError):
-        import accelerate
-
-        return accelerate
-    raise CheckpointError("--device-map needs the package accelerate; install it with pip install accelerate")
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

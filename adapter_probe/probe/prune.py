@@ -307,7 +307,7 @@ def write_peft(
     with TemporaryDirectory() as trial:  # nothing is left in `out` if it fails
         try:
             write(Path(trial))
-            smaller, found = open_without(opened, Path(trial))
+            smaller, found = open_without(opened, Path(trial), request.device)
             with model.switched_off(mask_without(request, span), request.settings.scale, rank):
                 own = own_forward(request, model.module, items)()
             # Factors of quantised weights may be rounded to bfloat16, which makes small differences large.

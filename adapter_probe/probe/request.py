@@ -238,12 +238,12 @@ def prepare_ablation(
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     check_precision(device, settings.precision)
     dtype = HALF.get(settings.precision, torch.float32)
-    load = load_any_base if arguments.device_map is None else partial(load_any_base, spread_on=device)
+    load = partial(load_any_base, device=device, spread=arguments.device_map is not None)
     folder, base, dequantise = arguments.checkpoint, arguments.base, arguments.dequantise
     if given is not None:
         opened = given
     elif arguments.adapters:
-        opened = open_several(Path(folder), arguments.adapters, base, dequantise)
+        opened = open_several(Path(folder), arguments.adapters, base, load, dequantise)
     else:
         opened = open_any(folder, base, dtype=dtype, load=load, dequantise=dequantise)
     if arguments.device_map is not None:

@@ -170,8 +170,10 @@ def without_autocast() -> Iterator[None]:
     """Inside, arithmetic has the precision of the model, whatever the user's code around has set."""
     import torch
 
+    from adapter_probe.device import choose_device
+
     with ExitStack() as plain:
-        for kind in ("cpu", "cuda", "mps", "xpu"):
+        for kind in {"cpu", choose_device("auto").type}:
             if torch.is_autocast_enabled(kind):
                 plain.enter_context(torch.autocast(kind, enabled=False))
         yield

@@ -21,6 +21,7 @@ from transformers import (
     LlamaForCausalLM,
     TorchAoConfig,
 )
+from where import DEVICE
 
 import adapter_probe
 from adapter_probe.checkpoints.base import load_without_weights
@@ -170,7 +171,7 @@ def test_every_span_is_that_of_a_loop_with_pefts_switches(name, dtype, exact, ma
     ).save_pretrained(tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(made / "full", eos_token="[SEP]")
     tokenizer.save_pretrained(tmp_path / "base")
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype="auto")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype="auto", device_map={"": DEVICE})
     assert base.get_input_embeddings().weight.dtype == dtype
     model = PeftModel.from_pretrained(base, made / "lora", autocast_adapter_dtype=False).eval()
     precision = str(dtype).removeprefix("torch.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from peft_folders import KV, TOKENIZER, saved, written
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 import adapter_probe as ap
+from adapter_probe.checkpoints.spreading import stored_bytes
 
 SIZES = {**KV, "max_position_embeddings": 40}
 ROWS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
@@ -67,29 +70,45 @@ def test_a_model_in_memory_in_float16_is_ablated_as_it_is_and_left_so(devices):
     np.testing.assert_allclose(study.results.outputs, exact, atol=2e-3 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("settings", [{"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}], ids=["nf4"])
-def test_a_base_in_few_bits_is_spread_over_two_devices(settings, devices, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def in_four_bits(tmp_path_factory):
+    """A LoRA's folder and rows, its base in NF4, and that base with its own weights, dequantised."""
     pytest.importorskip("bitsandbytes")
-    from adapter_probe.checkpoints import base as reading
-    from adapter_probe.checkpoints.spreading import stored_bytes
-
+    place = tmp_path_factory.mktemp("four-bits")
     sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 128, "head_dim": 16}  # packed by 32 rows
-    folder = saved(tmp_path, "llama", sizes, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
-    data = written(tmp_path, ROWS)
-    config = BitsAndBytesConfig(**settings)
-    quantised = AutoModelForCausalLM.from_pretrained(
-        folder.parent / "base", quantization_config=config, device_map="cpu"
-    )
-    quantised.save_pretrained(tmp_path / "few")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "few" / name).write_bytes((tmp_path / "base" / name).read_bytes())
-    given = {"data": data, "base": tmp_path / "few", "progress": False}
-    expected = ap.ablate(folder, out=tmp_path / "one", device="cpu", **given).results.outputs
-    full = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    folder = saved(place, "llama", sizes, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    few = AutoModelForCausalLM.from_pretrained(place / "base", quantization_config=config, device_map="cpu")
+    few.save_pretrained(place / "few")
+    full = few.dequantize(torch.float32)
+    full.save_pretrained(place / "full")
+    for base, name in itertools.product(("few", "full"), ("tokenizer.json", "tokenizer_config.json")):
+        (place / base / name).write_bytes((place / "base" / name).read_bytes())
+    return folder, written(place, ROWS), full
+
+
+@pytest.mark.parametrize(
+    ("where", "used"), [("pretend:1", [False, True]), ("cpu", [False, False]), ("spread", [True, True])]
+)
+def test_a_base_in_four_bits_is_where_it_is_asked_for(
+    where, used, in_four_bits, devices, tmp_path, monkeypatch
+):
+    """On an accelerator as dequantised; a processor may multiply weights of 4 bits in bfloat16."""
+    folder, data, full = in_four_bits
+    layer = stored_bytes(full.model.layers[0])
     ends = stored_bytes(full) - stored_bytes(full.model.layers)
-    room = {"pretend:0": ends + stored_bytes(full.model.layers[0]) // 4, "pretend:1": ends}
-    monkeypatch.setattr(reading, "free_places", lambda device: room)
+    room = {"pretend:0": ends + layer // 4, "pretend:1": ends}
+    monkeypatch.setattr("adapter_probe.checkpoints.base.free_places", lambda device: room)
+    given = {"data": data, "progress": False}
+    expected = ap.ablate(folder, base=folder.parent / "full", out=tmp_path / "full", device="cpu", **given)
+    given |= {"device_map": "auto"} if where == "spread" else {"device": where}
     with devices(2) as machine:
-        found = ap.ablate(folder, out=tmp_path / "two", device_map="auto", **given).results.outputs
-        assert machine.copies["across"]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+        machine.peak.clear()
+        found = ap.ablate(folder, base=folder.parent / "few", out=tmp_path / "few", **given)
+        assert [machine.peak[n] > 0 for n in range(2)] == used
+        if where == "pretend:1":
+            given |= {"dequantise": True, "out": tmp_path / "as-full"}
+            whole = ap.ablate(folder, base=folder.parent / "few", **given)
+            np.testing.assert_allclose(whole.results.outputs, expected.results.outputs, atol=1e-4)
+    atol = 0.01 * np.abs(expected.results.outputs).max() if where == "cpu" else 1e-4
+    np.testing.assert_allclose(found.results.outputs, expected.results.outputs, atol=atol)

@@ -74,9 +74,7 @@ def test_a_training_that_does_not_fit_ends_in_one_line(tiny_base, short_task, de
     _, needed = most_used(devices, lambda: ap.train(base, out=tmp_path / "whole", **given))
     with (
         devices(spare=needed // 2),
-        pytest.raises(
-            TrainingError, match=naming("pretend", "out of memory", "--batch-size", "--accumulate")
-        ),
+        pytest.raises(TrainingError, match=naming("pretend", "out of memory", "batch_size=", "accumulate=")),
     ):
         ap.train(base, out=tmp_path / "limited", **given)
 
