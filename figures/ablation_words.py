@@ -336,11 +336,6 @@ def tests_of(records: Iterable[AblationRecord]) -> str:
     return " or ".join(found) or "a two-sided test"
 
 
-def units_of(records: Iterable[AblationRecord]) -> str:
-    """Units that the bootstrap weighs; questions on one paragraph are not independent."""
-    return " or ".join(dict.fromkeys(wording.drawn_units(one.summary.metric) for one in records))
-
-
 def at_level(tests: str, frames: Iterable[pd.DataFrame], what: str = "spans") -> str:
     """By which tests something is significant at 0.05, and the number of spans that Holm corrects over."""
     counts = {tested_spans(frame) for frame in frames if "p_holm" in frame}
@@ -355,8 +350,8 @@ def ring_sentence(
     if not any("significant" in frame and frame["delta_points"].notna().any() for frame in frames):
         return ""
     if not any(tested_spans(one.spans) for one in records):
-        few = f"there are too few {units_of(records)}"
-        return f"Rings, or in small cells dots: no {what} was tested, since {few}."
+        few = " or ".join(dict.fromkeys(wording.drawn_units(one.summary.metric) for one in records))
+        return f"Rings, or in small cells dots: no {what} was tested, since there are too few {few}."
     return (
         f"A ring, or in small cells a dot, marks a {what} that does not differ significantly from the intact"
         f" model {at_level(tests_of(records), (one.spans for one in records), f'{what}s')}."

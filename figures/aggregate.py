@@ -100,7 +100,7 @@ def aggregate_figure(
                 ax.set_ylabel("")
             if columns == 1 and not index:
                 ax.set_xlabel("")
-        legend_below(figure, legend_entries(frame, published, figure.axes))
+        legend_below(figure, legend_entries(frame, published))
         return fit_height(figure, max(options.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
 
 
@@ -176,9 +176,7 @@ def _draw_method(
         ax.plot(x[best], middle[best], zorder=3.5, label="frontier", **(curves.line_props(mark) | rim))
 
 
-def legend_entries(
-    frame: pd.DataFrame, published: pd.DataFrame | None, axes: Sequence[Axes]
-) -> list[LegendEntry]:
+def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:
     """Legend handles and labels: methods, the frontier, the paper."""
     unit, marks = style.scale_factor(), curves.marks_of(frame["method"])
     entries = [(curves.line_of(mark), method_label(name)) for name, mark in marks.items()]
@@ -255,14 +253,8 @@ def draw_sizes(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None)
     x, known = frame["size"].astype(float), frame["mean_score"].notna()
     bars = curves.line_props(_MEAN) | {"color": style.line_colour(), "elinewidth": 0.8 * style.scale_factor()}
     if known.any():
-        ax.errorbar(
-            x[known],
-            100 * frame["mean_score"][known],
-            100 * frame["sem"][known],
-            label=mean,
-            zorder=4,
-            **bars,
-        )
+        scores = (100 * frame.loc[known, name] for name in ("mean_score", "sem"))
+        ax.errorbar(x[known], *scores, label=mean, zorder=4, **bars)
     if published is not None:
         props = curves.line_props(curves.METHODS["adapters"], published=True) | {"color": style.line_colour()}
         label = "Houlsby et al. 2019, 8 GLUE tasks"

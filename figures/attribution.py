@@ -6,6 +6,7 @@ Both are defined in `adapter_probe.analysis.attribution`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ from .ablation_words import (
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import Cells, draw_cells, forms_of, number_layers, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, name_above, new_figure, shape_of
-from .legends import LegendEntry, add_legend, leave_room
+from .legends import LegendEntry, with_legend
 from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
 from .style import escape_mathtext
 from .venues import FigureOptions
@@ -107,12 +108,12 @@ def attribution(
     Raises:
         ResultsError: a study has no shares.
     """
-    ax = plt.gca() if ax is None else ax
     records = [records] if isinstance(records, AblationRecord) else records
-    entries = draw_shares([part for record in records for part in record.in_stacks], ax)
+    parts = [part for record in records for part in record.in_stacks]
     if legend:
-        leave_room(ax, len(entries))
-        add_legend(ax, entries)
+        return with_legend(ax, partial(draw_shares, parts))
+    ax = plt.gca() if ax is None else ax
+    draw_shares(parts, ax)
     return ax
 
 
@@ -149,13 +150,8 @@ def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry
     one = "group" if are_groups(layers) else "layer"
     ax.set_xlabel("first layer of the group" if one == "group" else "layer")
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
-    dot = {
-        "linestyle": "",
-        "marker": "D",
-        "color": ink,
-        "markersize": 2.6 * unit,
-        "markeredgewidth": 0.5 * unit,
-    }
+    dot = {"linestyle": "", "marker": "D", "color": ink}
+    dot |= {"markersize": 2.6 * unit, "markeredgewidth": 0.5 * unit}
     sure = _is_sure(layers)
     for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
         if present.any():

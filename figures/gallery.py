@@ -12,17 +12,7 @@ from pathlib import Path
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 
-from . import (
-    aggregate,
-    attribution,
-    heatmap,
-    init_sweep,
-    joint,
-    modules,
-    span_curve,
-    strengths,
-    tradeoff,
-)
+from . import aggregate, attribution, heatmap, init_sweep, joint, modules, span_curve, strengths, tradeoff
 from .ablation_words import with_labels
 from .drawing import Drawing
 from .table_layouts import tables

@@ -238,7 +238,7 @@ def _caption(
             ring_sentence(records, [frame]),
             frame.get("non_monotone", pd.Series(dtype=bool)).eq(True).any()
             and f"A triangle marks a span with a smaller {drop} than a shorter span inside it (5% level, "
-            "corrected over all spans of the figure).",
+            "corrected over all such pairs).",
             with_shares and f"Right: the share of each {one} in the whole, and the {one} alone.",
             len(records) < len(grids) and PUBLISHED,
             undefined_text(frame["delta_points"].isna().sum(), "Crossed-out spans"),

@@ -104,12 +104,8 @@ def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False
             word.set(visible=False, size=size)
             for shift in _SIDES * reach:
                 box = Bbox([middle + shift - half, middle + shift + half])
-                inside = (
-                    ax.bbox.x0 < box.x0
-                    and box.x1 < ax.bbox.x1
-                    and ax.bbox.y0 < box.y0
-                    and box.y1 < ax.bbox.y1
-                )
+                inside = ax.bbox.fully_containsx(box.x0) and ax.bbox.fully_containsx(box.x1)
+                inside &= ax.bbox.fully_containsy(box.y0) and ax.bbox.fully_containsy(box.y1)
                 if inside and not box.count_contains(taken) and not box.count_overlaps(boxes):
                     word.set(visible=True)
                     word.xyann = tuple(shift / pixels)

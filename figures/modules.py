@@ -146,6 +146,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             metric, words, frame = record.summary.metric, Words.of(record), record.spans
             column = _ModuleCells.of(frame).column
             how = "are kept on, all others being off," if words.study == "kept" else f"are {words.done}"
+            stem = f"modules{suffix}{suffix_of(record, records)}"
+            figure = map_figure([grid_of(record)], options)
             caption = caption_of(
                 [
                     *warnings_of([record]),
@@ -157,12 +159,10 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
                     gains_sentence(frame, metric, "model"),
                     ring_sentence([record], [frame], "cell"),
                     undefined_text(frame["delta_points"].isna().sum(), "Crossed-out cells"),
+                    numbers_sentence(figure, stem),
                 ]
             )
-            stem = f"modules{suffix}{suffix_of(record, records)}"
             title = f"{study_label(record)}: {words.drop} by layer and {record.unit} {words.done}"
-            figure = map_figure([grid_of(record)], options)
-            caption = caption_of([caption, numbers_sentence(figure, stem)])
             yield Drawing(stem, title, figure, frame, caption, identity_of([record]))
 
 
@@ -197,7 +197,7 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
     if isinstance(record, ComparisonRecord):
         stem, names = "comparison", f"{record.names[1]} minus {record.names[0]}"
     grids = [grid_of(part) for part in record.in_stacks]
-    label = grids[0].label
+    label, figure = grids[0].label, map_figure(grids, options)
     caption = caption_of(
         [
             record.warning,
@@ -206,9 +206,8 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
             _LAYOUT.format(record.unit, _ModuleCells.of(grids[0].frame).column),
             "significant" in record.spans
             and f"A ring marks a cell that is not significant {at_level(test, [record.spans], 'cells')}.",
+            numbers_sentence(figure, stem),
         ]
     )
     title, identity = f"{label} by layer and {record.unit}: {names}", {"studies": dict(record.identity)}
-    figure = map_figure(grids, options)
-    caption = caption_of([caption, numbers_sentence(figure, stem)])
     return Drawing(stem, title, figure, record.spans, caption, identity)

@@ -215,11 +215,11 @@ def in_force() -> dict[str, object]:
     """The settings of the current style that sizes depend on, for a later `matplotlib.rc_context`."""
     names = (
         "font.family",
+        "mathtext.fontset",
+        "text.color",
         "font.size",
         "axes.labelsize",
         "xtick.labelsize",
-        "text.color",
-        "mathtext.fontset",
     )
     return {name: matplotlib.rcParams[name] for name in names}
 

@@ -44,6 +44,14 @@ def test_notebooks_are_kept_without_outputs():
             assert cell.get("execution_count") is None
 
 
+def test_get_started_lists_every_extra():
+    page = (DOCS / "get-started.md").read_text("utf-8")
+    declared = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
+    extras = set(re.findall(r"^([a-z-]+) = \[", declared.partition("\n[")[0], re.MULTILINE))
+    assert {"hub", "demo"} < extras
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == extras - {"dev"}
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs"])
 def test_links_of_the_tree_lead_to_files(page: str):
     pages = [ROOT / page] if page.endswith(".md") else sorted(DOCS.rglob("*.md"))

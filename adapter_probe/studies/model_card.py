@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.figures.ablation_words import study_label
+from adapter_probe.figures.ablation_words import study_label, told_apart
 from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
@@ -76,8 +76,8 @@ def model_card(
     if not records or not all(found):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")
     options = FigureOptions(PAPER, formats=("png",), tolerance=as_points("--tolerance", tolerance))
-    sections = []
-    for index, record in enumerate(records):
+    sections, titles = [], told_apart([study_label(record) for record in records], records)
+    for index, (record, title) in enumerate(zip(records, titles)):
         drawing = next(figures_of([record], options))
         if out is None:
             picture = f"{os.path.relpath(record.folder, _checkpoint(records[0]))}/{drawing.stem}.png"
@@ -86,14 +86,14 @@ def model_card(
             drawing = replace(drawing, stem=f"{drawing.stem}{suffix}")
             picture = f"{drawing.stem}.png"
             drawing.write(folder, options)
-        sections.append(_section(record, picture.replace(os.sep, "/"), drawing.caption))
+        sections.append(_section(record, title, picture.replace(os.sep, "/"), drawing.caption))
     text = f"---\n{_metadata(records)}\n---\n\n# {_name(records[0])}\n\n" + "\n".join(sections)
     if out is not None:
         write_text(out, text)
     return text
 
 
-def _section(record: AblationRecord, picture: str, caption: str) -> str:
+def _section(record: AblationRecord, title: str, picture: str, caption: str) -> str:
     """The card's section on one ablation, as Markdown."""
     said = record.summary
     score = "undefined" if said.intact_score is None else named_score(said.intact_score, said.metric)
@@ -110,7 +110,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     done = "are the only ones kept on" if said.study == "kept" else f"are {said.done}"
     alt = f"Change of the {metric_name(said.metric)} for every {unit} whose {record.parts} {done}"
     lines = [
-        f"## Which {record.parts} the model needs: {escape_markdown(study_label(record))}",
+        f"## Which {record.parts} the model needs: {escape_markdown(title)}",
         "",
         f"{begin} on {examples_text(said.n_examples, said.metric)}. Each "
         f"{part} of the figure is one {unit} whose {record.parts} {done}, without "

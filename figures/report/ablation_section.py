@@ -26,16 +26,7 @@ from .curve_sections import WIDE, text_table
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
 from .maps import MANY, NARROW, grid_map, inline, interaction_grid, line_map
 from .markup import Html, short_name, tag
-from .span_section import (
-    Fact,
-    MapStudy,
-    Reading,
-    View,
-    drops_of,
-    interactions_of,
-    significance,
-    slider_steps,
-)
+from .span_section import Fact, MapStudy, Reading, View, drops_of, interactions_of, significance, slider_steps
 
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
@@ -232,10 +223,7 @@ def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> 
         inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
         those = f"the {words.adapters}" + (" that the study switches" if said.switched else "")
         facts["kept" if words.study == "kept" else words.removed] = [
-            [
-                f"{n:,} parameters",
-                f"{wording.percent_text(100 * n / sum(parameters))} of {those}",
-            ]
+            [f"{n:,} parameters", f"{wording.percent_text(100 * n / sum(parameters))} of {those}"]
             for n in inside
         ]
     if "non_monotone" in frame:

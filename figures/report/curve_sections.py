@@ -31,7 +31,7 @@ from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.spans import ALL_MODULES
 
 from .maps import INK, inline, places
-from .markup import NONE, Html, asked, choice, settings, short_name, table, tag
+from .markup import NONE, Html, choice, header, settings, short_name, table, tag
 
 Curves = SweepRecord | TradeoffRecord | DegreeRecord | AblationRecord
 """A study whose figure the page shows: of curves, or a map of layers and modules."""
@@ -106,13 +106,8 @@ def curves_section(record: Curves, number: int, heading: str) -> Html:
             heads |= {"delta_points": f"{drop} against {record.against}", **ends}
             tables = _spans_table(record.table, said.metric, "scores", heads)
             noted = record.identity.get("identity")
-    head = tag(
-        "header", None, tag("h2", {"id": place}, heading), tag("p", {"class": "note"}, about),
-        asked(question), warning and tag("p", {"class": "warning", "role": "note"}, warning),
-    )  # fmt: skip
-    return tag(
-        "section", named, head, more, figures, tables, settings(noted if isinstance(noted, Mapping) else {})
-    )
+    head, own = header(place, heading, about, question, warning), noted if isinstance(noted, Mapping) else {}
+    return tag("section", named, head, more, figures, tables, settings(own))
 
 
 def drawn(

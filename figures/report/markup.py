@@ -115,7 +115,13 @@ def short_name(folder: Path) -> str:
     return "/".join(folder.resolve().parts[-2:]).lstrip("/") or "/"
 
 
-def asked(question: Sequence[str]) -> Html | None:
-    """The lines of a study's question."""
+def header(
+    place: str, heading: str, about: str, question: Sequence[str], warning: str | None, *more: Html
+) -> Html:
+    """The head of a study's section: what it is, the lines of its question, why its spans mean nothing."""
     lines = [tag("li", None, line) for line in question]
-    return tag("ul", {"class": "note question"}, lines) if lines else None
+    return tag(
+        "header", None, tag("h2", {"id": place}, heading), tag("p", {"class": "note"}, about),
+        tag("ul", {"class": "note question"}, lines) if lines else None,
+        warning and tag("p", {"class": "warning", "role": "note"}, warning), *more,
+    )  # fmt: skip

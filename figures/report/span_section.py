@@ -20,7 +20,7 @@ from adapter_probe.analysis.score_changes import drop_points, span_units, tested
 from adapter_probe.figures.ablation_words import Words
 
 from .maps import MANY, Map
-from .markup import NONE, Html, asked, settings, table, tag
+from .markup import NONE, Html, header, settings, table, tag
 
 Fact = list[str] | None
 """A fact of a span and a remark; None where it is unknown."""
@@ -189,21 +189,12 @@ class MapStudy:
 def section(study: MapStudy, number: int) -> Html:
     """The section with everything that does not depend on the chosen span and tolerance."""
     heading = f"study-{number}"
-    tiles = [
-        tag(
-            "div",
-            None,
-            tag("dt", None, name),
-            tag("dd", None, value, note and tag("small", None, f" {note}")),
-        )
-        for name, value, note in study.tiles
-    ]
-    head = tag(
-        "header", None, tag("h2", {"id": heading}, study.title), tag("p", {"class": "note"}, study.about),
-        asked(study.question),
-        study.warning and tag("p", {"class": "warning", "role": "note"}, study.warning),
-        tag("dl", {"class": "tiles"}, tiles),
-    )  # fmt: skip
+    tiles = []
+    for name, value, note in study.tiles:
+        remark = note and tag("small", None, f" {note}")
+        tiles.append(tag("div", None, tag("dt", None, name), tag("dd", None, value, remark)))
+    shown = tag("dl", {"class": "tiles"}, tiles)
+    head = header(heading, study.title, study.about, study.question, study.warning, shown)
     bench = tag(
         "div", {"class": "bench"}, _map(study), _control(study) if study.steps else None, _card(study)
     )

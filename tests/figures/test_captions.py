@@ -104,7 +104,7 @@ def test_what_is_not_drawn_is_not_explained(spans, make_frame):
     marked = bare.assign(non_monotone=[False] * 5 + [True], delta_points=-np.arange(6.0) + 0.5)
     caption = heatmap_caption(record_of(marked), published=bare)
     assert says(caption, "Blue", "minus", "accuracy")
-    assert says(caption, "5% level", "corrected over all spans")
+    assert says(caption, "5% level", "corrected over all such pairs")
     assert says(caption, "Houlsby", "2019", "published")
 
 

@@ -54,6 +54,12 @@ def test_other_studies_in_a_checkpoint_are_no_part_of_its_card(ablated: Path):
         model_card([ablated, ablated / "strengths"])
 
 
+def test_every_section_of_a_card_has_a_heading_of_its_own(ablated: Path, checkpoint: Path):
+    ap.ablate(checkpoint, spans="single", out=ablated / "singles", progress=False)
+    heads = re.findall("^## (.*)$", model_card(ablated), re.MULTILINE)
+    assert len(set(heads)) == len(heads) == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "task_type"),
     [("embedding", "sentence-similarity"), ("ranking", "text-ranking"), ("causal", "text-generation")],
