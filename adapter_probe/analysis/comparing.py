@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -246,13 +245,12 @@ def _bounds(
     bounds, names = np.full(len(spans), np.nan), stacks.unique()
     for name in names:
         own = (stacks == name).to_numpy()
-        low_at = partial(_low_of_mean, changes.columns(own), deltas[:, own], same[own])
+
+        def low_at(tails: np.ndarray, own: np.ndarray = own) -> np.ndarray:
+            return np.where(same[own], 0.0, over_seeds(changes.columns(own), deltas[:, own], tails)[0])
+
         bounds[own] = bounds_of_chosen(spans[own], low_at, study, len(names))
     return bounds
-
-
-def _low_of_mean(changes: Draws, deltas: np.ndarray, same: np.ndarray, tails: np.ndarray) -> np.ndarray:
-    return np.where(same, 0.0, over_seeds(changes, deltas, tails)[0])
 
 
 def _scores(

@@ -22,7 +22,7 @@ from adapter_probe.settings import Axis
 from adapter_probe.wording import task_label
 
 from .study_records import TradeoffRecord
-from .sweeps import TRADEOFF_POINT, chosen_trials, half_width, pareto_frontier, tradeoff_table
+from .sweeps import DECIMALS, TRADEOFF_POINT, chosen_trials, half_width, pareto_frontier, tradeoff_table
 
 COLUMNS: dict[Axis, str] = {
     "parameters": "trained_parameters_without_head",
@@ -31,7 +31,6 @@ COLUMNS: dict[Axis, str] = {
     "bytes": "checkpoint_bytes",
 }
 _METHOD = ["method", "size", "k"]
-_DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 _REQUIRED = {"method": "text", "parameters": "number", "score": "number", "task": "text"}
 _MEASURED = ("peak_memory_bytes", "seconds_per_step", "checkpoint_bytes")
 _OPTIONAL = {"size": "count", "seed": "count", **dict.fromkeys(_MEASURED, "number")}
@@ -85,7 +84,7 @@ def pareto_table(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
         raise ResultsError(f"{record.folder}: no method has a score on each of {', '.join(tasks)}")
     costs = np.array([np.mean([one["cost"].mean() for one in parts]) for _, parts in groups])
     scores = [[one["score"].to_numpy(float) for one in parts] for _, parts in groups]
-    means, low, high = np.array([mean_over_tasks(own) for own in scores]).round(_DECIMALS).T
+    means, low, high = np.array([mean_over_tasks(own) for own in scores]).round(DECIMALS).T
     signs = {sign_of(metric) for metric in record.tradeoff["metric"]}
     if len(signs) > 1:
         raise ResultsError(

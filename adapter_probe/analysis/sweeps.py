@@ -31,7 +31,7 @@ SWEEP_POINT = ["task", "metric", "method", "size", "init_std", "init"]
 TRADEOFF_POINT = ["task", "metric", "method", "size", "k"]
 _PARAMETERS = ["trained_parameters", "trained_parameters_without_head", "percent_of_base"]
 _INIT = r"(?<=[:,])init_lora_weights=([^,]*),?"
-_DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
+DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 PERCENTILES = (20, 50, 80)
 _DRAWS, _NEW = 10_000, 4  # of the means and deviations of tasks, and of scores by each
 
@@ -53,7 +53,7 @@ def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -
     keys = [*point, *_CHOICE, *others]
     grouped = trials.groupby(keys, dropna=False, sort=False)
     runs = grouped["score"].agg(mean="mean", known="count", all="size").reset_index()
-    runs["mean"] = runs["mean"].round(_DECIMALS)
+    runs["mean"] = runs["mean"].round(DECIMALS)
     runs["share"] = runs["known"] / runs["all"]
     runs["rank"] = runs["mean"] * (runs["metric"].map(sign_of) if "metric" in runs else 1)
     order = ["all", "share", "rank", *_CHOICE, *others]

@@ -35,7 +35,8 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return _custom_scores(metric, predictions, labels)
     if (terms := sums_of(metric, predictions, labels)) is not None:
         numerators, denominators = np.ascontiguousarray(terms[0].T, dtype=np.float64), terms[1]
-        return lambda weights: _ratio(metric, weights @ numerators, (weights @ denominators)[:, None])
+        ratio = about(metric).ratio if about(metric).is_ratio else np.divide
+        return lambda weights: ratio(weights @ numerators, (weights @ denominators)[:, None])
     if labels.ndim == 2:
         return _of_counted(metric, predictions, labels)
     if (correlation := about(metric).correlation) is None:
@@ -62,11 +63,6 @@ def unit_of(metric: str) -> float:
     """What a nat is in the metric's unit; of perplexities, in that of their logarithms."""
     own = about(metric)
     return float(own.ratio(1.0, 1.0)) if own.is_ratio and not own.is_perplexity else 1.0
-
-
-def _ratio(metric: str, numerator: np.ndarray, denominator: np.ndarray | float) -> np.ndarray:
-    own = about(metric)
-    return own.ratio(numerator, denominator) if own.is_ratio else numerator / denominator
 
 
 def _custom_scores(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
