@@ -88,8 +88,6 @@ def inline(
         if "id" in node.attrib and node.attrib["id"] not in used:
             del node.attrib["id"]
         node.attrib = {key: _shortened(key, value, short) for key, value in node.attrib.items()}
-    while _without_empty_groups(root):
-        pass
     _share_attributes(root)
     inside = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
     inside = inside.replace(" />", "/>").encode("ascii", "xmlcharrefreplace").decode()
@@ -133,16 +131,6 @@ def _convert(node: ElementTree.Element, own: bool) -> None:
         child.tail = None
         _convert(child, own)
     node.text = None
-
-
-def _without_empty_groups(root: ElementTree.Element) -> bool:
-    """Remove groups and definitions without contents; whether there were any."""
-    found = [
-        (parent, one) for parent in root.iter() for one in parent if one.tag in ("g", "defs") and not len(one)
-    ]
-    for parent, one in found:
-        parent.remove(one)
-    return bool(found)
 
 
 def _share_attributes(node: ElementTree.Element) -> None:
