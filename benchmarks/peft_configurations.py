@@ -110,9 +110,10 @@ def write_row_base(row: Row, folder: Path) -> tuple[Path, type]:
     """A tiny base of the row's type, quantised if it is."""
     kind = TYPES.get(row["model_type_inferred"], row["model_type_inferred"])
     quantised = "bnb" in row["quantised"]
-    settings: dict[str, object] = dict(QUANTISED) if quantised and kind != "llava" else {}
-    if kind in OF_TEXTS and not quantised:
-        settings = {"text_config": {**small_config(kind).text_config.to_dict(), **OF_TEXTS[kind]}}
+    settings: dict[str, object] = dict(QUANTISED) if quantised else {}
+    if kind == "llava" or (kind in OF_TEXTS and not quantised):
+        own = settings or OF_TEXTS.get(kind, {})
+        settings = {"text_config": {**small_config(kind).text_config.to_dict(), **own}}
     cls = class_for(row, transformers.AutoConfig.for_model(kind))
     base = write_base(folder / "full", kind, cls, **settings)
     if not quantised:
