@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,13 +81,15 @@ def question_of(
 def _unread_by(template: str, tables: Sequence[Rows]) -> tuple[str, ...]:
     """What a chat template is given and never names: fields of messages, tools, arguments of its own."""
     given: dict[str, str] = {}
-    for name, value in ((name, row[name]) for t in tables for row in t.records for name in t.asked & {*row}):
+    rows = ((table.asked, row) for table in tables for row in table.records)
+    for name, value in ((name, row[name]) for asked, row in rows for name in row if name in asked):
         if name == "tools" and value:
             given[name] = name
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict) and ("role" in one or name == "chat_template_kwargs"):
                 given |= {f"{name}.{field}": field for field in one if one[field] not in (None, "", [])}
-    return tuple(name for name, field in given.items() if field not in template)
+    named = set(re.findall(r"\w+", template))
+    return tuple(name for name, field in given.items() if field not in named)
 
 
 def frame_of(tokenizer: Any, pair: bool = False) -> str:
