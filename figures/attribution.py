@@ -35,7 +35,7 @@ from .ablation_words import (
     warnings_of,
 )
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
-from .grid import Cells, draw_cells, forms_of, number_layers, write_notes
+from .grid import Cells, draw_cells, forms_of, number_layers, numbers_sentence, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, name_above, new_figure, shape_of
 from .legends import LegendEntry, with_legend
 from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
@@ -185,11 +185,12 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             own = suffix_of(group[0], shared) if len(groups) > 1 else ""
             names = [study_label(record) for record in group]
             numbers = pd.concat([_shares_drawn(*pair) for pair in zip(group, names)], ignore_index=True)
-            yield Drawing(
-                f"attribution{own}{suffix}",
-                f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans",
-                attribution_figure(group, options), numbers, _caption(group), identity_of(group),
-            )  # fmt: skip
+            stem, figure = f"attribution{own}{suffix}", attribution_figure(group, options)
+            printed = any(is_clear(record.spans).any() for record in group)
+            caption = caption_of([_caption(group), printed and numbers_sentence(figure, stem)])
+            whose = " and ".join(dict.fromkeys(names))
+            title = f"{whose}: shares of the drop by layer, interactions of spans"
+            yield Drawing(stem, title, figure, numbers, caption, identity_of(group))
 
 
 def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions) -> Figure:

@@ -13,9 +13,11 @@ from refusals import naming, says
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.attribution import attribution, attribution_figure, drawings, interaction_map
+from adapter_probe.figures.grid import NUMBER
+from adapter_probe.figures.heatmap import drawings as heatmap_drawings
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import difference_scale
-from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions
 
 
 @pytest.fixture
@@ -81,6 +83,18 @@ def test_the_caption_counts_the_intervals_that_are_not_corrected(record):
     caption = next(drawings([record(12)], FigureOptions(PAPER))).caption
     for words in ("1,043", "McNemar", "78 intervals", "about 4 "):
         assert words in caption
+
+
+@pytest.mark.parametrize(("name", "column"), [("talk", "half"), ("paper", "full"), ("neurips", "half")])
+def test_captions_say_where_numbers_are_that_cells_have_no_room_for(record, name, column):
+    options = FigureOptions(VENUES[name], column)
+    for draw in (drawings, heatmap_drawings):
+        drawing = next(draw([record(12, width=0.5)], options))
+        drawing.figure.draw_without_rendering()
+        texts = [text for ax in drawing.figure.axes for text in ax.texts if text.get_label() == NUMBER]
+        without = not any(text.get_visible() for text in texts)
+        assert ("have no room for their numbers" in drawing.caption) == without
+        assert without == (name == "talk" or (name, draw) == ("neurips", drawings))
 
 
 @pytest.mark.slow
