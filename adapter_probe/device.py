@@ -194,7 +194,7 @@ def resident_memory() -> int:
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def bfloat16_speed(device: torch.device, size: int = 1024) -> float:
+def bfloat16_speed(device: torch.device, size: int = 512) -> float:
     """Measured speed of a matrix product in bfloat16 relative to float32 on a device."""
     import torch
 

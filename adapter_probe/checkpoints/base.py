@@ -24,7 +24,7 @@ from adapter_probe.replay.recording import held_elsewhere
 from adapter_probe.replay.sharing import sharing
 
 from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
-from .files import folder_of_base
+from .files import folder_of_base, is_finite
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
 from .spreading import free_places, places_of, quantised_bytes
@@ -131,7 +131,7 @@ def load_any_base(
     initialise(model, missing, seed)
     for name, parameter in model.named_parameters():
         plain = type(parameter.data) is Tensor and parameter.is_floating_point()  # no quantiser's own
-        if plain and not torch.isfinite(parameter).all():
+        if plain and not is_finite(parameter):
             raise CheckpointError(f"base {found.name}: {name} contains NaN or infinite values")
     identity = _identify(found, model, missing, method)
     for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32

@@ -290,8 +290,10 @@ def _prepared(
 def _unequal(
     module: nn.Module, encoded: Encoded, device: torch.device
 ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-    """A shortest and a longest text, each alone, and both with padding; see `Replay.find_padding`."""
-    items = np.array([np.argmin(encoded.lengths), np.argmax(encoded.lengths)])
+    """A shortest text and a longer one, each alone, and both with padding; see `Replay.find_padding`."""
+    order = np.argsort(encoded.lengths, kind="stable")
+    longer = encoded.lengths[order] >= min(1.25 * encoded.lengths.min(), encoded.lengths.max())
+    items = order[[0, np.argmax(longer)]]
     alone = [inputs_of(module, encoded, items[[place]], device) for place in range(2)]
     return alone, inputs_of(module, encoded, items, device)
 

@@ -31,6 +31,7 @@ from .rows import arguments_of
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
 
+_FEW_POSITIONS = 8  # of which an example of a model has at least so many, if a text does
 _BASE = ("base_layer", "original_module")  # where PEFT's modules keep what they change
 
 
@@ -234,10 +235,10 @@ def ignore_padding(module: nn.Module) -> None:
 
 
 def example_of(encoded: Encoded | EncodedBatches) -> np.ndarray:
-    """Two of the shortest items of one length, or one if all lengths differ."""
-    lengths, counts = np.unique(encoded.lengths, return_counts=True)
-    length = lengths[np.argmax(counts > 1)]
-    return np.flatnonzero(encoded.lengths == length)[:2]
+    """A shortest item of some positions, with another of its length if there is one."""
+    lengths = encoded.lengths
+    shortest = np.min(lengths[lengths >= min(_FEW_POSITIONS, lengths.max())])
+    return np.flatnonzero(lengths == shortest)[:2]
 
 
 def few_lengths(encoded: Encoded) -> np.ndarray:

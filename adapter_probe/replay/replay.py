@@ -92,7 +92,7 @@ class Replay:
         self._switches, self._by = switches or Switches(), by
         if model.training:
             raise ModelError("the model is in training mode; call eval() first")
-        self.model = model
+        self.model, self._precision = model, coarsest(model)
         self._found = find_layers(model, self._switches, by)
         self._runner = Runner(model, [layer.module for layer in self._found])
         self._axes: dict[Any, list[list[int | None]]] = {}
@@ -186,7 +186,7 @@ class Replay:
         if self._last is None or where is None:
             return nullcontext()
         if pack is not None:
-            where = pack.where(where, coarsest(self.model).itemsize == 2)
+            where = pack.where(where, self._precision.itemsize == 2)
         module = self.layers[-1].module
         return only_positions([module.get_submodule(name) for name in self._last[1]], where)
 
@@ -197,7 +197,7 @@ class Replay:
     def _on(self, model: nn.Module) -> Replay:
         """The same for a copy of the model."""
         other = copy(self)
-        other.model, other._batches = model, 0
+        other.model, other._precision, other._batches = model, coarsest(model), 0
         other._found = find_layers(model, self._switches, self._by)
         other._runner = Runner(model, [layer.module for layer in other._found])
         other.layers = in_calls(other._found, self._structure.layers)
@@ -252,7 +252,7 @@ class Replay:
     def _compare(self, read: Reader, ours: Tensor, own: Tensor) -> float:
         """The difference of what a reader returns, within the rounding of the model; see `compare`."""
         numbers = getattr(read, "numbers", lambda out: out)  # without flags, which rounding may decide
-        return compare(numbers(ours), numbers(own), coarsest(self.model), getattr(read, "logit", 0.0))
+        return compare(numbers(ours), numbers(own), self._precision, getattr(read, "logit", 0.0))
 
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""
@@ -321,7 +321,8 @@ class Replay:
                 with self.in_last(read, row[1]):
                     folds = last_folds(self.layers[-1], *row, where)
             masks = tried_masks(len(self.has_adapter))[[0, 3]]
-            self._folds = None if folds is None else tuple(self._names(folds.maps))
+            names = {module: name for name, module in self.layers[-1].module.named_modules()}
+            self._folds = None if folds is None else tuple(names[linear] for linear in folds.maps)
             ours = self.outputs_of_lengths(inputs, masks, read=read)
             for x, intact in zip(ours, own):
                 self._compare(read, x[0], intact[0])
@@ -349,10 +350,6 @@ class Replay:
         if self._folds is None:
             return None
         return Folds(*(self.layers[-1].module.get_submodule(name) for name in self._folds))
-
-    def _names(self, modules: Sequence[nn.Module]) -> list[str]:
-        names = {module: name for name, module in self.layers[-1].module.named_modules()}
-        return [names[module] for module in modules]
 
     def outputs_of_lengths(
         self,
@@ -384,24 +381,16 @@ class Replay:
                 due = self._is_due(inputs[-1]) and self.packs
                 each = [self._recorded(own, read, due and own is inputs[-1]) for own in inputs]
                 calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
-                recorded, own_pack = pack(inputs, calls, axes, self._structure)
-                own_pack.one = self._at_one_position(inputs)
-                own_pack.attention.attend = self.attend
+                recorded, row = pack(inputs, calls, axes, self._structure)
+                row.one = self._at_one_position(inputs)
+                row.attention.attend = self.attend
                 walk = Walk(
-                    self,
-                    self._runner,
-                    self._structure,
-                    inputs[0],
-                    recorded,
-                    read,
-                    rows,
-                    each_pass,
-                    pack=own_pack,
+                    self, self._runner, self._structure, inputs[0], recorded, read, rows, each_pass, pack=row
                 )
                 values = walk.outputs(masks)
-            packed[:] = [own_pack]
+            packed[:] = [row]
             for number in np.flatnonzero(masks.all(axis=1))[:1]:
-                for (_, intact), ours in zip(each, own_pack.parted(values[number][None])):
+                for (_, intact), ours in zip(each, row.parted(values[number][None])):
                     if intact is not None:
                         self._compare(read, ours[0], intact)
             return values
