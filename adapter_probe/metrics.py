@@ -188,13 +188,13 @@ BY_NAME = {
     "macro_f1": Metric("macro F1", (*_CLASSES, "multilabel"), (), macro_f1, by_class=True, hub="f1"),
     "entity_f1": Metric("entity F1", ("tokens",), (), micro_f1, hub="f1"),
     "tag_accuracy": Metric("tag accuracy", ("tokens",), (), accuracy, hub="accuracy"),
-    "pearson": Metric(
-        "Pearson correlation", ("regression",), correlation=pearson, in_percent=False, short="Pearson",
-        hub="pearsonr",
-    ),
     "spearman": Metric(
         "Spearman correlation", ("regression",), correlation=spearman, in_percent=False, short="Spearman",
         hub="spearmanr",
+    ),
+    "pearson": Metric(
+        "Pearson correlation", ("regression",), correlation=pearson, in_percent=False, short="Pearson",
+        hub="pearsonr",
     ),
     "squad_f1": Metric("answer F1", _ANSWERS, short="F1", hub="f1"),
     "exact_match": Metric("exact match", _ANSWERS, short="EM"),
@@ -230,7 +230,7 @@ BY_NAME = {
     "token_f1": Metric("token F1", forms=_WRITTEN, divided_by="texts"),
     "rouge_l": Metric("ROUGE-L", forms=_WRITTEN, divided_by="texts"),
 }  # fmt: skip
-"""A new metric is a row here; the first one of a kind is its usual one, except of a regression."""
+"""A new metric is a row here; the first one of a kind is its usual one."""
 
 COMPARISONS = tuple(name for name, one in BY_NAME.items() if one.distance)
 """Metrics of an ablation that compare with the intact model's outputs and need no labels."""
@@ -273,7 +273,7 @@ def default_metric(kind: str) -> str:
 
     Of a language model it depends on the rows, see `adapter_probe.data.requests`.
     """
-    return "spearman" if kind in ("regression", "embedding") else METRICS[check_kind(kind)][0]
+    return METRICS[check_kind(kind)][0]
 
 
 def metric_label(metric: str) -> str:

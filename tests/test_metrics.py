@@ -270,7 +270,7 @@ def test_names():
             lambda: check_metric("pearson", "classification"),
             ("'pearson'", "classification", "accuracy, mcc, f1, macro_f1"),
         ),
-        (lambda: check_metric("mcc", "regression"), ("'mcc'", "regression", "pearson, spearman")),
+        (lambda: check_metric("mcc", "regression"), ("'mcc'", "regression", "spearman, pearson")),
         (
             lambda: check_metric("accuracy", "extractive"),
             ("'accuracy'", "extractive", "squad_f1, exact_match"),
