@@ -91,7 +91,7 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     assert counted.loc["first", "in_file"] == in_file
     assert counted.loc["all tasks", "multiple_of_base"] == pytest.approx((base + in_file) / base)
 
-    def never(self, jobs, on_step, look):
+    def never(self, jobs, on_step):
         raise AssertionError(jobs)
 
     monkeypatch.setattr(LocalProcesses, "run", never)  # all is done
