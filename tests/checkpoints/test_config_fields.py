@@ -147,6 +147,8 @@ def study_of(checkpoint: Path) -> ap.Ablation:
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "field", "value"), [*OBEYED, *WITHOUT_EFFECT])
 def test_a_field_is_obeyed_as_transformers_does(family, field, value, made, plain, tmp_path):
+    if field == "attn_logit_softcapping" and Version(transformers.__version__) < Version("5.20"):
+        pytest.skip("an older version caps in eager attention alone")
     checkpoint = changed(made, tmp_path, family, field, value)
     study, model = study_of(checkpoint), own(checkpoint)
     for number, _ in enumerate(each_span(model, study.results.spans)):
