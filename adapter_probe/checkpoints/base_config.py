@@ -54,7 +54,8 @@ _NEVER_READ = frozenset((
     "n_ctx", "n_positions", "n_special", "predict_special_tokens", "tie_weights_", "down_scale_factor",
     "normalize_embedding", "extra_pos_embeddings", "directionality", "pooler_fc_size", "pooler_type",
     "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "masked_softmax_fusion",
-    "attention_softmax_in_fp32", "seq_length", "unk_token_id", "n_embed", "is_llama_config",
+    "attention_softmax_in_fp32", "seq_length", "n_embed", "is_llama_config", "cls_token_id", "sep_token_id",
+    "mask_token_id", "unk_token_id",
 ))  # fmt: skip
 """What public configurations have and no version made use of."""
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
