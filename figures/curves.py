@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
@@ -352,14 +353,16 @@ def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
 
 def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.ndarray, digits: int) -> None:
     """Set such points at the foot, hollow, with an arrow and their value."""
-    unit = style.scale_factor()
+    unit, lift = style.scale_factor(), 0.75 * style.tick_size() / 72  # inches: letters end above the axis
+    at = ax.get_xaxis_transform()
+    at += ScaledTranslation(0, lift, ax.get_figure(root=True).dpi_scale_trans)
+    words = {"xytext": (2 * unit, 0), "textcoords": "offset points", "va": "center_baseline", "zorder": 3.8}
+    words["bbox"] = {"boxstyle": "square,pad=0.02", "fc": ax.get_facecolor(), "ec": "none", "lw": 0.0}
     for method, place, value in zip(methods, x, values):
         mark = METHODS[method]
-        at = ax.get_xaxis_transform()
-        ax.plot([place], [FOOT], transform=at, zorder=4, label="far below", **hollow(mark))
-        text = f" ↓ {rounded(value, digits)}"
-        words = {"textcoords": "offset points", "va": "center_baseline", "color": mark.colour}
-        ax.annotate(text, (place, FOOT), xycoords=at, xytext=(2 * unit, 0), size=style.tick_size(), **words)
+        ax.plot([place], [0], transform=at, zorder=4, label="far below", **hollow(mark))
+        text, size = f" ↓ {rounded(value, digits)}", style.tick_size()
+        ax.annotate(text, (place, 0), xycoords=at, size=size, color=mark.colour, **words)
 
 
 def draw_trials(ax: Axes, x: pd.Series, y: pd.Series, colour: str) -> None:

@@ -17,7 +17,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures import aggregate
 from adapter_probe.figures import init_sweep as sweep_figure
 from adapter_probe.figures import tradeoff as tradeoff_figure
-from adapter_probe.figures.curves import METHODS
+from adapter_probe.figures.curves import METHODS, mark_far_below
 from adapter_probe.figures.init_sweep import draw as draw_sweep
 from adapter_probe.figures.init_sweep import init_sweep, sweep_series
 from adapter_probe.figures.tradeoff import tradeoff, tradeoff_series
@@ -195,6 +195,19 @@ def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
         ax = draw(curve, figure.add_subplot())
         assert ax.get_ylim()[0] < 69.1 < ax.get_ylim()[1]
         assert "majority class" in [text.get_text() for text in ax.get_legend().get_texts()]
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("height", [0.6, 3.0])
+def test_a_value_far_below_stands_above_the_axis_however_low(height):
+    figure = plt.figure(figsize=(3, height))
+    ax = figure.add_subplot()
+    mark_far_below(ax, ["head_only"], np.array([0.2]), np.array([70.6]), 1)
+    figure.draw_without_rendering()
+    (text,), (mark,) = ax.texts, ax.lines
+    assert "70.6" in text.get_text()
+    for one in (text, mark):
+        assert one.get_window_extent().y0 > ax.bbox.y0
     plt.close(figure)
 
 
