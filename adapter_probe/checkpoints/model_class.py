@@ -105,13 +105,18 @@ def head_of_base(config: PretrainedConfig) -> Head | None:
     return head_of_class(_own_class(config), config.is_encoder_decoder)
 
 
-def head_with_labels(head: Head | None, config: PretrainedConfig) -> Head | None:
-    """What a classifier computes by its labels: of several at a time, a number, or one of them."""
+def head_with_labels(head: Head | None, config: PretrainedConfig, problem: str | None = None) -> Head | None:
+    """What a classifier computes by its labels: of several at a time, a number, or one of them.
+
+    Args:
+        problem: another ``problem_type`` than the configuration's.
+    """
     if head != "classification":
         return head
-    if config.num_labels == 1 or config.problem_type == "regression":
+    problem = problem or config.problem_type
+    if config.num_labels == 1 or problem == "regression":
         return "regression"
-    return "multilabel" if config.problem_type == "multi_label_classification" else head
+    return "multilabel" if problem == "multi_label_classification" else head
 
 
 def _own_class(config: PretrainedConfig) -> str:

@@ -109,7 +109,10 @@ def open_with_peft(
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
     loaded = load(found, cls, None if head in WITHOUT_HEAD else outputs)
-    head = head_with_labels(head, loaded.model.config) or head
+    if head == "classification":  # by the training's own configuration, if that lies beside the adapter
+        own_config = folder / "config.json"
+        said_by = read_json_file(own_config).get("problem_type") if own_config.is_file() else None
+        head = head_with_labels(head, loaded.model.config, said_by) or head
     if head == "features" and not any(name.startswith("pooler.") for name in modules):
         loaded = without_pooler(loaded)
     there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix

@@ -181,6 +181,17 @@ def test_a_field_that_cannot_be_obeyed_is_refused(family, field, value, words, m
         study_of(changed(made, tmp_path, family, field, value))
 
 
+def test_the_problem_of_the_training_counts_where_it_lies_beside_the_adapter(made, tmp_path):
+    checkpoint = changed(made, tmp_path, "bert", "problem_type", "single_label_classification")
+    shutil.copy(checkpoint.parent / "base" / "config.json", checkpoint)
+    edit(checkpoint / "config.json", problem_type="multi_label_classification")
+    rows = [{**row, "label": [row["label"]]} for row in ROWS]
+    study = ap.ablate(checkpoint, data=rows, device="cpu", progress=False)
+    assert "labels `label` of `text`" in study.question[0]
+    with pytest.raises(ap.DataError, match=naming("label", "a list of labels")):
+        study_of(checkpoint)
+
+
 def test_labels_are_in_the_order_of_the_configuration(made, tmp_path):
     order = {"2": "good", "0": "bad", "1": "fair"}
     checkpoint = changed(made, tmp_path, "bert", "id2label", order)
