@@ -223,6 +223,11 @@ def hash_stored(model: nn.Module, missing: frozenset[str], others: Iterable[tupl
     digest, elsewhere = hashlib.sha256(), held_elsewhere(model)
     for name, tensor in sorted({**dict(others), **model.state_dict()}.items()):
         tensor = elsewhere[name]() if name in elsewhere else tensor
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"{name} is on the device meta, without values, like what PEFT adds to offloaded layers; "
+                "spread the model once it has its adapters, or give their folder with --device-map auto"
+            )
         for part, values in _parts(name, tensor) if name not in missing else ():
             digest.update(f"{part} {values.dtype} {tuple(values.shape)}\n".encode())
             digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import dispatch_model
 from mask_loop import randomise
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft_cases import WORDS
 from refusals import naming
 from transformers import (
@@ -119,6 +119,35 @@ def test_every_score_is_that_of_the_model_on_one(
     else:
         np.testing.assert_allclose(found.results.outputs, expected.results.outputs, atol=1e-6)
         assert np.ptp(expected.results.outputs, axis=0).max() > 1e-3
+
+
+def test_a_base_that_is_loaded_with_a_device_map_gets_its_adapters_where_its_layers_are(
+    tokenizer, devices, tmp_path
+):
+    model = model_of("llama", tokenizer)
+    given = {"tokenizer": tokenizer, "data": COMPLETIONS, "precision": "float64", "spans": "single"}
+    expected = ap.ablate(model, progress=False, **given).results.outputs
+    model.save_pretrained(tmp_path / "lora")
+    model.unload().save_pretrained(tmp_path / "base")
+    ends = dict.fromkeys(("model.embed_tokens", "lm_head", "model.norm", "model.rotary_emb"), "pretend:0")
+
+    def based(place: str) -> torch.nn.Module:
+        layers = {f"model.layers.{k}": "pretend:0" if k < 2 else place for k in range(4)}
+        where = {"device_map": ends | layers, "dtype": torch.float64}
+        return LlamaForCausalLM.from_pretrained(tmp_path / "base", **where)
+
+    with devices(2) as machine:
+        placed = PeftModel.from_pretrained(
+            based("pretend:1"), tmp_path / "lora", autocast_adapter_dtype=False
+        )
+        found = ap.ablate(placed, progress=False, **given).results.outputs
+        assert machine.copies["across"]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        empty = get_peft_model(based("cpu"), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+        with pytest.raises(
+            AdapterProbeError, match=naming("layers.2", "q_proj", "meta", "device_map='auto'")
+        ):
+            ap.ablate(empty, progress=False, **given)
 
 
 def test_what_such_a_model_cannot_do_is_refused_in_one_line(tokenizer, devices, tmp_path):
