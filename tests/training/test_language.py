@@ -11,7 +11,7 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
 from tiers import slow_unless
-from trainer import RATE, losses_of_trainer, order_of_batches
+from trainer import RATE, assert_losses_of_trainer, order_of_batches, saved_moved
 from trainings import assert_resumes, losses_of, request_of, write_task
 from transformers import (
     AutoModelForCausalLM,
@@ -29,6 +29,7 @@ from adapter_probe.training import forward
 from adapter_probe.training.request import build_model, load_inputs
 
 BATCH, CPU = 4, torch.device("cpu")
+SHORT = {"epochs": 1, "batch_size": BATCH, "learning_rate": RATE, "progress": False}
 WORDS = ["red", "green", "blue", "fast", "slow", "warm", "cold", "near", "far", "old", "new", "big"]
 
 
@@ -80,12 +81,7 @@ def bases(tmp_path_factory) -> Callable[[str], Path]:
                 model = GPT2LMHeadModel(
                     GPT2Config(**shared, n_embd=16, n_layer=2, n_head=4, n_positions=128, **still)
                 )
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter += 0.05 * torch.randn_like(parameter)
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            made[family] = folder
+            made[family] = saved_moved(model, tokenizer, folder)
         return made[family]
 
     return make
@@ -126,10 +122,8 @@ def masked(tokenizer, row: dict) -> tuple[list[int], list[int]]:
     return whole, [-100] * len(context) + whole[len(context) :]
 
 
-def reference_losses(
-    model, base: Path, rows: list[dict], epochs: int, out: Path, parts: int = 1
-) -> list[float]:
-    """The losses of the Trainer of Transformers, in the order of batches that the loop has."""
+def batches_of(base: Path, rows: list[dict], epochs: int, parts: int) -> list[dict]:
+    """What the Trainer of Transformers is given, in the order of batches that the loop has."""
     encoded = [masked(AutoTokenizer.from_pretrained(base), row) for row in rows]
     lengths = np.array([len(ids) for ids, _ in encoded])
 
@@ -144,8 +138,7 @@ def reference_losses(
         return {"input_ids": ids, "labels": labels, "attention_mask": mask}
 
     order = order_of_batches(lengths, BATCH, epochs)
-    batches = [padded(part) for batch in order for part in np.array_split(batch, parts)]
-    return losses_of_trainer(model, batches, RATE, out, parts)
+    return [padded(part) for batch in order for part in np.array_split(batch, parts)]
 
 
 @pytest.mark.parametrize(
@@ -173,12 +166,8 @@ def test_the_losses_are_those_of_the_trainer_of_transformers(
     form, method, family, epochs, parts, bases, tasks, tmp_path
 ):
     request = request_of(bases(family), tasks(form), method, epochs=epochs, accumulate=parts)
-    model = build_model(request, load_inputs(request).base, CPU).base
-    expected = reference_losses(model, bases(family), ROWS[form], epochs, tmp_path / "trainer", parts)
-    losses = losses_of(request, tmp_path / "c")
-    assert len(losses) == 5 * epochs
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-    assert max(losses) - min(losses) > 1e-3
+    batches = batches_of(bases(family), ROWS[form], epochs, parts)
+    assert len(assert_losses_of_trainer(request, batches, tmp_path, parts)) == 5 * epochs
 
 
 @pytest.mark.slow
@@ -268,10 +257,8 @@ def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(form, metric,
     from peft import PeftModel
 
     task = tasks(form)
-    done = ap.train(
-        bases(), task=task, out=tmp_path / "c", method="lora:r=4", epochs=3, batch_size=BATCH,
-        learning_rate=RATE, metric=metric, progress=False,
-    )  # fmt: skip
+    given = {**SHORT, "epochs": 3, "metric": metric}
+    done = ap.train(bases(), task=task, out=tmp_path / "c", method="lora:r=4", **given)
     assert done.majority_score is None
     best = min if metric in ("nll", "bits_per_byte") else max
     assert done.score == best(done.validation_scores)
@@ -295,21 +282,15 @@ def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(form, metric,
 
 
 def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
-    done = ap.train(
-        bases(), task=tasks("sft"), out=tmp_path / "c", method="full", epochs=1, batch_size=BATCH,
-        learning_rate=RATE, progress=False,
-    )  # fmt: skip
+    given = {"task": tasks("sft"), "out": tmp_path / "c", "method": "full", **SHORT}
+    done = ap.train(bases(), **given)
     model, tokenizer = (c.from_pretrained(tmp_path / "c") for c in (AutoModelForCausalLM, AutoTokenizer))
     nats = []
     for row in ROWS["sft"][:8]:
         ids, labels = (torch.tensor([part]) for part in masked(tokenizer, row))
         nats.append(model(input_ids=ids, labels=labels).loss.item())
     assert done.score == pytest.approx(np.mean(nats), rel=1e-5)
-    again = ap.train(
-        bases(), task=tasks("sft"), out=tmp_path / "c", method="full", epochs=1, batch_size=BATCH,
-        learning_rate=RATE, progress=False,
-    )  # fmt: skip
-    assert again == done
+    assert ap.train(bases(), **given) == done
 
 
 @pytest.mark.slow
@@ -343,10 +324,8 @@ def test_the_columns_that_are_meant_are_trained_on_and_recorded(bases, tmp_path)
     scores = {}
     for name, own in rows.items():
         columns = "" if name == "sft" else "prompt=instruction,completion=output"
-        done = ap.train(
-            bases(), task=write_task(tmp_path / name, own, 8), out=tmp_path / f"{name}-lora", columns=columns,
-            method="lora:r=2", epochs=1, batch_size=BATCH, progress=False,
-        )  # fmt: skip
+        given = {"task": write_task(tmp_path / name, own, 8), "out": tmp_path / f"{name}-lora", **SHORT}
+        done = ap.train(bases(), columns=columns, method="lora:r=2", **given)
         study = ap.ablate(tmp_path / f"{name}-lora", spans="single", progress=False)
         scores[name] = (done.score, study.summary.intact_score)
     assert scores["sft"] == scores["other"]
@@ -356,23 +335,17 @@ def test_the_columns_that_are_meant_are_trained_on_and_recorded(bases, tmp_path)
 
 
 def test_one_file_needs_something_to_validate_on(bases, tasks, tmp_path):
-    file = tasks("sft") / "train.jsonl"
+    given = {"task": tasks("sft") / "train.jsonl", "out": tmp_path / "c", "method": "lora:r=2", **SHORT}
     with pytest.raises(AdapterProbeError, match=naming("validation_share=0.1")):
-        ap.train(bases(), task=file, out=tmp_path / "c", method="lora:r=2", progress=False)
-    done = ap.train(
-        bases(), task=file, out=tmp_path / "c", method="lora:r=2", validation_share=0.25, epochs=1,
-        batch_size=BATCH, progress=False,
-    )  # fmt: skip
-    assert ap.ablate(tmp_path / "c", spans="single", progress=False).summary.intact_score == pytest.approx(
-        done.score, rel=1e-5
-    )
+        ap.train(bases(), **given)
+    done = ap.train(bases(), validation_share=0.25, **given)
+    study = ap.ablate(tmp_path / "c", spans="single", progress=False)
+    assert study.summary.intact_score == pytest.approx(done.score, rel=1e-5)
 
 
 def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_path):
-    done = ap.train(
-        bases(), task=tasks("sft"), out=tmp_path / "c", method="prompt_tuning:num_virtual_tokens=2", epochs=1,
-        batch_size=BATCH, progress=False,
-    )  # fmt: skip
+    method = "prompt_tuning:num_virtual_tokens=2"
+    done = ap.train(bases(), task=tasks("sft"), out=tmp_path / "c", method=method, **SHORT)
     assert done.score is not None
     with pytest.raises(AdapterProbeError, match=naming("PROMPT_TUNING")):
         ap.ablate(tmp_path / "c", progress=False)

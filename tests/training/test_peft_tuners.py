@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from refusals import names, naming
 from safetensors.torch import load_file
 from tiers import slow_unless
-from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
-from trainings import assert_resumes
+from trainer import BATCH, assert_losses_of_trainer, order_of_batches, still
+from trainings import assert_resumes, request_of, write_task
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
@@ -79,23 +78,12 @@ def test_a_peft_that_does_not_save_the_biases_does_not_train_them(tiny_base, tin
         ),
     ],
 )
-def test_the_losses_are_those_of_the_trainer_of_transformers(
-    method, epochs, tiny_base, tiny_task, train, tmp_path
-):
+def test_the_losses_are_those_of_the_trainer_of_transformers(method, epochs, tiny_base, tiny_task, tmp_path):
     base = still(tiny_base("bert"), tmp_path / "base")
     rows = [json.loads(line) for line in (tiny_task / "train.jsonl").read_text().splitlines()][: 5 * BATCH]
-    task = tmp_path / "task"
-    task.mkdir()
-    for split in ("train", "validation"):
-        (task / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    settings = {"epochs": epochs, "batch_size": BATCH, "learning_rate": RATE}
-    start = built(method, base, task).base
-    losses: list[float] = []
-    train(base, task, tmp_path / "c", lambda now: losses.append(now.loss), peft_method(method), **settings)
-    expected = losses_of_trainer(start, batches_of(base, rows, epochs), RATE, tmp_path / "trainer")
-    assert len(losses) == len(expected) == 5 * epochs
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-    assert max(losses) - min(losses) > 1e-2
+    request = request_of(base, write_task(tmp_path / "task", rows), method, epochs=epochs, batch_size=BATCH)
+    batches = batches_of(base, rows, epochs)
+    assert len(assert_losses_of_trainer(request, batches, tmp_path, least=1e-2)) == 5 * epochs
 
 
 def logits_of_peft(folder: Path, base: Path, texts: list[str]) -> torch.Tensor:
@@ -162,9 +150,9 @@ def test_what_has_no_switch_says_so_after_its_training(tiny_base, short_task, tr
     ("method", "steps"), [("dora:r=2", (2, 4)), ("lora:init_lora_weights=pissa", (1, 5))]
 )
 def test_an_interrupted_training_ends_in_the_same_bytes(method, steps, tiny_base, short_task, tmp_path):
-    settings = TrainingSettings(epochs=2, learning_rate=RATE)
-    request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), peft_method(method), settings)
-    assert_resumes(request, tmp_path, *steps)
+    assert_resumes(
+        request_of(tiny_base("bert"), short_task, method, epochs=2, batch_size=32), tmp_path, *steps
+    )
     assert {WEIGHTS, RECORD, "adapter_config.json"} <= {path.name for path in (tmp_path / "cut").iterdir()}
 
 

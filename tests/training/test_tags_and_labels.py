@@ -10,18 +10,17 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 from tiers import slow_unless
-from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
+from trainer import BATCH, RATE, assert_losses_of_trainer, order_of_batches, still
+from trainings import request_of
 from transformers import AutoTokenizer, DataCollatorForTokenClassification
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
 from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 KINDS = ("tag_task", "label_task")
-SETTINGS = {"learning_rate": RATE, "batch_size": BATCH}
 
 
 def conll(file: Path) -> list[dict]:
@@ -51,12 +50,6 @@ def encoded_for_trainer(base: Path, task: Path, split: str = "train") -> tuple[l
     return found, lambda batch: tokenizer.pad(batch, return_tensors="pt")
 
 
-def request_of(base: Path, task: Path, method: str, **settings: object) -> TrainingRequest:
-    fields = {"size": 4, "init_std": 0.1} if method == "adapters" else {}
-    chosen = TrainingSettings(**{**SETTINGS, **settings})
-    return TrainingRequest(str(base), find_task(task), method_of(method, **fields), chosen)
-
-
 @pytest.mark.parametrize("method", ["adapters", "lora:r=4"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_of_a_batch_is_that_of_transformers(kind, method, tiny_base, request):
@@ -74,22 +67,14 @@ def test_the_loss_of_a_batch_is_that_of_transformers(kind, method, tiny_base, re
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adapters", "lora:r=4", "full"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_losses_are_those_of_the_trainer_of_transformers(
-    kind, method, tiny_base, train, tmp_path, request
-):
+def test_the_losses_are_those_of_the_trainer_of_transformers(kind, method, tiny_base, tmp_path, request):
     base, task, epochs = still(tiny_base("bert"), tmp_path / "base"), request.getfixturevalue(kind), 5
     rate = 1e-3 if method == "full" else RATE
-    asked = request_of(base, task, method, epochs=epochs, learning_rate=rate)
-    start = build_model(asked, load_inputs(asked).base, torch.device("cpu")).base
-    losses: list[float] = []
-    train(base, task, tmp_path / "c", lambda now: losses.append(now.loss), asked.method,
-          epochs=epochs, batch_size=BATCH, learning_rate=rate)  # fmt: skip
+    asked = request_of(base, task, method, epochs=epochs, batch_size=BATCH, learning_rate=rate)
     examples, collate = encoded_for_trainer(base, task)
     order = order_of_batches([len(one["input_ids"]) for one in examples], BATCH, epochs)
     batches = [dict(collate([examples[i] for i in batch])) for batch in order]
-    expected = losses_of_trainer(start, batches, rate, tmp_path / "trainer")
-    assert len(losses) == len(expected) == len(order)
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    losses = assert_losses_of_trainer(asked, batches, tmp_path)
     assert losses[0] - losses[-1] > 0.1
 
 
