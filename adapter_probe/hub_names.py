@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 _NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w-][\w./-]*))?")
 
@@ -15,6 +15,12 @@ def is_hub_name(name: str | Path) -> bool:
     A commit, branch or tag may stand behind it, ``owner/name@revision``.
     """
     return is_missing(name) and _NAME.fullmatch(str(name)) is not None
+
+
+def name_of_folder(base: str) -> str:
+    """What a base is called: its folder, or the one around a folder that is only called `model`."""
+    path = PurePath(base)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def name_and_revision(name: str) -> tuple[str, str | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.hub_names import is_hub_name
+from adapter_probe.hub_names import is_hub_name, name_of_folder
 from adapter_probe.metrics import about, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
@@ -87,7 +86,7 @@ def assemble_results(
     settings = {
         **request.settings.to_json(),
         "task": described.task.name,
-        "base": base if is_hub_name(base) else PurePath(base).name,
+        "base": base if is_hub_name(base) else name_of_folder(base),
         "method": method.summary() if isinstance(method, ImportedMethod) else method.to_json(),
         "site_parameters": request.model.site_parameters,
     }

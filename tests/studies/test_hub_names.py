@@ -16,7 +16,7 @@ from refusals import naming
 import adapter_probe as ap
 from adapter_probe.checkpoints import adapter_folder as hub
 from adapter_probe.errors import CheckpointError
-from adapter_probe.hub_names import is_hub_name
+from adapter_probe.hub_names import is_hub_name, name_of_folder
 
 OLD, NEW = "a" * 40, "b" * 40
 TEXTS = ["ab", "cd ab ba"]
@@ -124,3 +124,12 @@ def test_what_is_not_there_is_refused_in_one_line(cached, checkpoint, said, tmp_
     with pytest.raises(CheckpointError, match=naming(*said)):
         ap.ablate(checkpoint, data=TEXTS, metric="kl", progress=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [("gte-small", "gte-small"), ("thenlper/gte-small", "gte-small"), ("/a/minilm/model", "minilm"),
+     ("model", "model")],
+)  # fmt: skip
+def test_a_base_is_called_by_its_folder_unless_that_says_nothing(base, name):
+    assert name_of_folder(base) == name
