@@ -94,7 +94,9 @@ class CustomMetric(str):
         best = self.score(labels, right)
         others, begin = [], time.perf_counter()
         for _ in range(_SHUFFLES):
-            others.append(self.score(labels, right[generator.permutation(len(right))]))
+            others.append(self.score(labels, shuffled := right[generator.permutation(len(right))]))
+        if not self.of_outputs:  # of which right ones are alike, so that a metric of ranks may take any order
+            self.refuse_unsteady(labels, shuffled, others[-1])
         seconds = (time.perf_counter() - begin) / _SHUFFLES
         others = [value for value in others if np.isfinite(value)]
         if not np.isfinite(best) or not others:
@@ -107,6 +109,21 @@ class CustomMetric(str):
         elif whole and max(low, high) <= best * (1 + 1e-6):
             scale = "share" if low >= 0 else ""
         return self.with_number(scale, whole or 1.0, seconds)
+
+    def refuse_unsteady(self, labels: np.ndarray, predictions: np.ndarray, before: float) -> None:
+        """Refuse a function whose score of these examples is another one when they come in another order.
+
+        Raises:
+            DataError: it is, or chance or earlier calls have a part in it; resamples would mean nothing.
+        """
+        order = np.random.default_rng(1).permutation(len(labels))
+        after = self.score(labels[order], predictions[order])
+        if not np.isclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise DataError(
+                f"the metric {self.own_name} gives {before:.6g}, and {after:.6g} for the same examples in "
+                "another order; a study resamples them, so only labels and predictions may determine it, and "
+                "not their places, chance or earlier calls"
+            )
 
     def with_number(
         self, scale: Scale, whole: float | None = None, seconds: float | None = None
@@ -156,15 +173,21 @@ class CustomMetric(str):
         Raises:
             DataError: it is no number, or one that is too large.
         """
-        value = self.function(labels, predictions)
-        try:
-            if isinstance(value, (str, bytes)):
-                raise TypeError
-            return float(value) / self.whole
-        except (TypeError, ValueError, OverflowError):
-            raise DataError(
-                f"the metric {self.own_name} returned {shown(value)}; a score has to be one number"
-            ) from None
+        return as_number(self.own_name, self.function(labels, predictions)) / self.whole
+
+
+def as_number(name: str, value: Any) -> float:
+    """What a metric returned.
+
+    Raises:
+        DataError: it is no number, or one that is too large.
+    """
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"the metric {name} returned {shown(value)}; a score has to be one number") from None
 
 
 def split_name(metric: str) -> tuple[str, Scale]:

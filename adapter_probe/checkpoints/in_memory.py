@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
+from peft import PeftMixedModel, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
@@ -32,7 +32,7 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_weights import STRENGTH
 from adapter_probe.results.fingerprints import hash_json
 
-from .adapter_folder import LIBRARY
+from .adapter_folder import CHANGE_THE_BASE, LIBRARY
 from .base import hash_stored, limit_length, load_any_base, positions_of
 from .base_config import find_any_base, method_of, mixes_examples, resolve_base
 from .finetuned import with_base
@@ -40,7 +40,10 @@ from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .model_class import Head, head_of_class, head_with_labels
 from .native import NO_COLUMNS, Description, task_of, versions_of
 from .opened_peft import OpenedFinetuned, OpenedPeft
+from .peft_fields import REFUSED_SETTINGS, UNSWITCHED
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
+
+ACTIVATED = "alora_invocation_tokens"
 
 
 def _fields(base: nn.Module) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
             or the class has no known kind of outputs.
         CheckpointError: the tokenizer is not the model's.
     """
-    _refuse_wrapped(model)
+    refuse_wrapped(model)
     base = base_of(model)
     config = getattr(base, "config", None)
     head: Head | None = "classification"
@@ -93,12 +96,23 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
         about = _with_texts(about, base, head, tokenizer, fields)
     opened = OpenedPeft(
         used, tokenizer, about, head, frozenset(), frozenset(), Path(name), quantised=method_of(fields),
-        alone=mixes_examples(fields),
+        alone=mixes_examples(fields), notes=_notes_on(model),
     )  # fmt: skip
     if base_model is not None:
         return _against(opened, base_model)
     split_adapters(used)
     return opened
+
+
+def _notes_on(model: Any) -> tuple[str, ...]:
+    """That a start of PEFT's adapters has taken a part out of the base's weights."""
+    given = {str(getattr(one, "init_lora_weights", "")) for one in getattr(model, "peft_config", {}).values()}
+    taken = sorted(one for one in given if one.lower().startswith(CHANGE_THE_BASE))
+    return tuple(
+        f"init_lora_weights={one!r} took a part out of the base's weights, so a layer without its adapter "
+        "is not the pretrained one"
+        for one in taken
+    )
 
 
 def _name_of(config: Any) -> str:
@@ -128,13 +142,19 @@ def _with_texts(
     )
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
-    """Refuse what holds a model of transformers and is none.
+def refuse_wrapped(model: nn.Module) -> None:
+    """Refuse what holds a model of transformers and is none, and adapters that only some tokens see.
 
     Raises:
-        ModelError: it is such a class.
+        ModelError: it is such a class, or has such an adapter.
     """
     kind = type(model).__name__
+    if isinstance(model, PeftMixedModel):
+        raise ModelError(f"the model is wrapped in {kind}; give model.base_model.model, the model itself")
+    if any(getattr(one, ACTIVATED, None) for one in getattr(model, "peft_config", {}).values()):
+        raise ModelError(
+            f"the model has {REFUSED_SETTINGS[ACTIVATED]}, so it cannot be switched off by layer"
+        )
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise ModelError(f"the model is wrapped in {kind}; give model.module, the model itself")
     if type(model).__module__.startswith("sentence_transformers"):
@@ -164,9 +184,9 @@ def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
     name, tuned = type(base_of(model)).__name__, any(isinstance(m, BaseTunerLayer) for m in used.modules())
     if base_model is None:
         if not tuned and getattr(model, "peft_config", None):
+            what = UNSWITCHED.get(kind := _kinds(model), "in no layer")
             raise ModelError(
-                f"the adapter of the {name} ({_kinds(model)}) is a prompt before its texts and in no layer, "
-                "so nothing can be switched off by layer"
+                f"the adapter of the {name} ({kind}) is {what}, so nothing can be switched off by layer"
             )
         if not tuned:
             raise ModelError(

@@ -85,12 +85,13 @@ def opened_for(subject: Subject, machine: Machine, folder: str | Path | None) ->
 
 @contextmanager
 def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator[Opened]:
-    from adapter_probe.checkpoints.in_memory import left_as_it_was
+    from adapter_probe.checkpoints.in_memory import left_as_it_was, refuse_wrapped
 
     metric, unused = None, False
     evaluates = isinstance(subject.checkpoint, Trainer) and subject.batches is None
     of_trainers_own = evaluates and not _names_texts(subject)
     if isinstance(trainer := subject.checkpoint, Trainer):
+        refuse_wrapped(trainer.model)  # type: ignore[attr-defined]
         with left_as_it_was(trainer.model):  # type: ignore[attr-defined]  # making batches may leave hooks
             subject, metric = of_trainer(subject, trainer)
         unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is subject.metric
@@ -115,15 +116,13 @@ def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator
             subject = replace(subject, metric=metric.of_model(opened, examples))
             notes.append(metric.said)
         if of_trainers_own:
-            rows = subject.batches
-            if rows is None:
-                preferences = len(subject.data)  # type: ignore[arg-type]  # texts of the evaluation set
-            else:
-                preferences = len(rows.answers) if isinstance(rows, TokenisedPreferences) else 0
-                if examples is not None and examples.question is not None:
-                    source = f"the evaluation set of a {type(trainer).__name__}"
-                    examples = replace(examples, question=replace(examples.question, source=source))
-            notes += differences_of(trainer, opened.description.task.kind, preferences)
+            if examples is not None and examples.question is not None:
+                source = f"the evaluation set of a {type(trainer).__name__}"
+                examples = replace(examples, question=replace(examples.question, source=source))
+        if of_trainers_own or metric is not None:
+            kind, asked = opened.description.task.kind, examples and examples.question
+            n = len(subject.data) if asked is None else asked.n_rows  # type: ignore[arg-type]  # texts of the set
+            notes += differences_of(trainer, kind, subject.batches, n, of_trainers_own)
         if subject.name:
             opened = opened.with_task(replace(opened.description.task, name=subject.name))
         if unused:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.custom_metric import CustomMetric, as_number
 from adapter_probe.errors import DataError
 from adapter_probe.kinds.labels import PREDICTED
 from adapter_probe.kinds.table import about_kind
@@ -49,7 +49,7 @@ class MetricOfTrainer:
         args = trainer.args
         best = (getattr(args, "metric_for_best_model", None) or "").removeprefix("eval_")
         self._trainer, self._batches = trainer, [*batches[:2], *batches[2:][-1:]]
-        self._chosen = chosen or ("" if best == "loss" else best)
+        self._chosen, self._asked = chosen or ("" if best == "loss" else best), bool(chosen)
         self._is_loss = self._chosen == best and getattr(args, "greater_is_better", None) is False
         self._like: np.ndarray | None = None  # labels as the trainer gives them
         more = {name: getattr(args, name, None) for name in _MORE}
@@ -82,7 +82,7 @@ class MetricOfTrainer:
 
     def __call__(self, labels: np.ndarray, outputs: np.ndarray) -> float:
         """The chosen number."""
-        return float(self.numbers(labels, outputs)[self._chosen])
+        return as_number(self._chosen, self.numbers(labels, outputs)[self._chosen])
 
     def of_model(self, opened: OpenedPeft, examples: Examples) -> str:
         """The metric that gives the same: one that has a name or, of the outputs, one of the user's own.
@@ -104,15 +104,17 @@ class MetricOfTrainer:
         rows, labels = np.concatenate(outputs), examples.labels
         self._compare(rows)
         self._choose(self.numbers(labels, rows))
+        before = self(labels, rows)
         self._refuse_joined(labels, rows)
         named = self._name_of(_plain(task.kind, rows.shape[1]), labels, rows)
-        return named or self._own(task.kind, labels, rows)
+        return named or self._own(task.kind, labels, rows, before)
 
     def _choose(self, found: Mapping[str, Any]) -> None:
-        if self._chosen not in found and len(found) != 1:
+        if self._chosen not in found and (self._asked or len(found) != 1):
+            lacks = f", and no {self._chosen}" if self._asked else ""
             raise DataError(
-                f"the trainer's compute_metrics gives {', '.join(found)}; choose one with metric=, such as "
-                f"metric={next(iter(found), '')!r}, or with metric_for_best_model"
+                f"the trainer's compute_metrics gives {', '.join(found)}{lacks}; choose one with metric=, "
+                f"such as metric={next(iter(found), '')!r}, or with metric_for_best_model"
             )
         self._chosen = self._chosen if self._chosen in found else next(iter(found))
 
@@ -184,7 +186,7 @@ class MetricOfTrainer:
             drawn = generator.integers(0, len(rows), max(2, len(rows) // (1 + probe % 2)))
             noise = generator.normal(0, spread * (probe % 4), rows[drawn].shape)
             tried = ((rows[drawn] + noise) * _FACTORS[probe % len(_FACTORS)]).astype(np.float32)
-            own = labels[drawn] if probe % 5 else generator.permutation(labels)[: len(drawn)]
+            own = labels[drawn] if probe % 5 else generator.permutation(labels[drawn])
             try:
                 value = self(own, tried)
             except Exception:  # such as for a sample with a single class
@@ -195,9 +197,10 @@ class MetricOfTrainer:
         names = [name for name, _ in left]
         return min(names, key=list(plain).index) if finite >= _PROBES // 2 and names else ""
 
-    def _own(self, kind: str, labels: np.ndarray, rows: np.ndarray) -> CustomMetric:
+    def _own(self, kind: str, labels: np.ndarray, rows: np.ndarray, before: float) -> CustomMetric:
         """The metric of the outputs, with its scale."""
         metric = CustomMetric(self, self._chosen, of_outputs=True)
+        metric.refuse_unsteady(labels, rows, before)
         with suppress(Exception):  # of outputs that no model gave
             metric = metric.with_scale(labels, _right(kind, labels, rows.shape[1]))
         if self._is_loss and metric.scale not in ("", "loss"):

@@ -5,7 +5,7 @@ The evaluation sets of TRL's trainers on preferences are taken as they have toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 NO_TAG = -100  # as in `adapter_probe.data.batches`, which imports torch
 _FORMATS = ("", "arrow", "csv", "generator", "json", "pandas", "parquet", "text")  # names of data set loaders
 _LIBRARIES = ("trl", "sentence_transformers")
-_SCORED = ("SFTTrainer", "DPOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer")
-"""Trainers of TRL whose evaluation sets are scored; of the last two, in part."""
+_KNOWN = ("transformers", *_LIBRARIES)
+_OF_PREFERENCES = ("DPOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer")
+_LABELLED = {"chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"}
+_IMAGES = {"image", "images"}
+_EVALUATES = ("evaluate", "evaluation_loop")
+_EVENTS = ("on_prediction_step", "on_evaluate")
+_COMPUTES = ("prediction_step", "compute_loss", "_compute_loss", "get_batch_loss_metrics")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,24 +57,25 @@ def of_trainer(subject: Subject, trainer: Any) -> tuple[Subject, MetricOfTrainer
     """A trainer's model, and its examples where the user gives none; and its metric.
 
     Raises:
-        DataError: it has no evaluation set, or evaluates what no study scores.
+        DataError: it has no evaluation set, or evaluates what no study scores, or other weights than these.
     """
+    optimiser = getattr(trainer, "optimizer", None)
+    if any(group.get("train_mode") for group in getattr(optimiser, "param_groups", ())):
+        name = type(getattr(optimiser, "optimizer", optimiser)).__name__
+        raise DataError(
+            f"the trainer's optimiser, {name}, has other weights in training than in evaluation; call "
+            "trainer.optimizer.eval() first, as trainer.evaluate() does"
+        )
     tokenizer = subject.tokenizer or getattr(trainer, "processing_class", None)
     given = replace(subject, checkpoint=trainer.model, tokenizer=tokenizer)
     if subject.task or not (isinstance(subject.data, tuple) and not subject.data):
         return given, None
     if subject.batches is None:
-        _refuse_other(trainer)
-        given = replace(given, name=subject.name or _name_of(getattr(trainer, "eval_dataset", None)))
-        data = getattr(trainer, "eval_dataset", None)
-        names = {*(getattr(data, "column_names", None) or ())} if not isinstance(data, Mapping) else set()
-        if {"chosen_ids", "rejected_ids"} <= names and data is not None and len(data):
-            return replace(given, batches=_preferences_of(trainer, _evaluated(trainer, data))), None
-        if {"chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"} <= names:
-            rows = _evaluated(trainer, data)
-            return replace(given, batches=_labelled_preferences(trainer, rows)), None  # type: ignore[arg-type]
-        if are_preferences(names):
-            return replace(given, data=_evaluated(trainer, data)), None  # type: ignore[arg-type]
+        kind = _refuse_other(trainer)
+        data = _evaluation_set(trainer, kind)
+        given = replace(given, name=subject.name or _name_of(data))
+        if found := _of_preferences(given, trainer, data, kind):
+            return found, None
     batches = _batches_of(trainer) if subject.batches is None else list(subject.batches)
     given = replace(given, batches=batches)
     compute, key = trainer.compute_metrics, subject.metric
@@ -80,6 +86,50 @@ def of_trainer(subject: Subject, trainer: Any) -> tuple[Subject, MetricOfTrainer
     return given, None
 
 
+def _evaluation_set(trainer: Any, kind: str) -> Any:
+    """The only evaluation set of a trainer.
+
+    Raises:
+        DataError: it has several.
+    """
+    data = getattr(trainer, "eval_dataset", None)
+    if not isinstance(data, Mapping):
+        return data
+    if len(data) == 1:
+        return next(iter(data.values()))
+    name = next(iter(data), "NAME")
+    one = f"ap.ablate(trainer, batches=trainer.get_eval_dataloader({name!r}))"
+    if kind in _OF_PREFERENCES:
+        one = f"trainer.eval_dataset = trainer.eval_dataset[{name!r}]"
+    raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
+
+
+def _of_preferences(given: Subject, trainer: Any, data: Any, kind: str) -> Subject | None:
+    """The arguments with the preferences of a trainer's evaluation set; None if it has other rows."""
+    names = {*(getattr(data, "column_names", None) or ())}
+    if kind in _OF_PREFERENCES and not names:  # a stream
+        names = {*next(iter(data or ()), ())}
+    if {"chosen_ids", "rejected_ids"} <= names:
+        return replace(given, batches=_preferences_of(trainer, _evaluated(trainer, data)))
+    if names >= _LABELLED:
+        rows = _labelled_preferences(trainer, _evaluated(trainer, data))
+        return replace(given, batches=rows)  # type: ignore[arg-type]
+    if not are_preferences(names):
+        return None
+    if names & _IMAGES:
+        raise DataError(
+            f"the trainer's preferences have {listed(names & _IMAGES)}, which a study does not read; give "
+            "data= (rows with prompt, chosen and rejected) of texts alone"
+        )
+    return replace(given, data=_evaluated(trainer, data))  # type: ignore[arg-type]
+
+
+def _loader_of(trainer: Any) -> Any:
+    """The batches of a trainer's only evaluation set, which may have a name."""
+    data = getattr(trainer, "eval_dataset", None)
+    return trainer.get_eval_dataloader(*(data if isinstance(data, Mapping) else ()))
+
+
 def _evaluated(trainer: Any, data: Any) -> list[Any]:
     """The rows of an evaluation set that a trainer reads: without the last ones if it drops their batch.
 
@@ -87,45 +137,73 @@ def _evaluated(trainer: Any, data: Any) -> list[Any]:
         DataError: none is left.
     """
     rows, size = list(data), getattr(trainer.args, "eval_batch_size", 1)
-    if getattr(trainer.args, "dataloader_drop_last", False):
+    drops = getattr(trainer.args, "dataloader_drop_last", False)
+    if drops:
         rows = rows[: len(rows) // size * size]
     if not rows:
-        dropped = " that fill a batch (dataloader_drop_last)" if len(data) else ""
+        dropped = " that fill a batch (dataloader_drop_last)" if drops else ""
         raise DataError(f"the trainer's evaluation set has no rows{dropped}")
     return rows
 
 
-def differences_of(trainer: Any, kind: str, preferences: int) -> list[str]:
-    """What a trainer's settings do in its own evaluation and a study does not, one sentence each.
+def differences_of(trainer: Any, kind: str, batches: Any, n_examples: int, is_own_set: bool) -> list[str]:
+    """What a trainer does in its own evaluation and a study does not, one sentence each.
 
     Args:
         trainer: the trainer.
         kind: the kind of task.
-        preferences: number of preferences, where these are what the trainer evaluates.
+        batches: what is read of its evaluation set; None for texts.
+        n_examples: how many examples these are.
+        is_own_set: whether they are those that the trainer evaluates.
     """
-    args = trainer.args
+    args, preferences = trainer.args, batches is None or isinstance(batches, TokenisedPreferences)
+    has_loss = preferences or about_kind(kind).is_language_model
     half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
     found = []
-    if getattr(args, "dataloader_drop_last", False):
+    if is_own_set and getattr(args, "dataloader_drop_last", False):
         found.append("the last rows are left out where they fill no batch, as by the trainer")
     if half:
         found.append(f"the trainer evaluates in half precision ({', '.join(half)}), and this study does not")
+    if own := _own_methods(trainer, _EVALUATES + _COMPUTES if has_loss else _EVALUATES):
+        found.append(f"the trainer evaluates by {' and '.join(own)} of its own, which a study does not call")
     if preferences:
-        return found + _differences_of_rewards(trainer, preferences)
-    if about_kind(kind).is_language_model:
-        found += _differences_of_losses(trainer)
-    if getattr(trainer.data_collator, "mlm", False):
-        found.append("the words are masked as the trainer's collator drew them once, for all variants alike")
+        return found + _differences_of_rewards(trainer, n_examples)
+    if has_loss:
+        found += _differences_of_losses(trainer, n_examples > len(batches) or args.eval_batch_size > 1)
+    if is_own_set and _are_drawn_anew(trainer, batches[0]):
+        found.append("the trainer draws its batches anew at every evaluation, and a study once for all spans")
     return found
 
 
-def _differences_of_losses(trainer: Any) -> list[str]:
-    """How a language model's loss differs from the study's nll."""
-    args, library = trainer.args, type(trainer).compute_loss.__module__.split(".")[0]
+def _own_methods(trainer: Any, names: Sequence[str]) -> list[str]:
+    """Which methods of a trainer, and of its callbacks at evaluations, are not of the libraries."""
+    callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    methods = {name: getattr(trainer, name, None) for name in names} | {
+        f"{type(one).__name__}.{name}": getattr(one, name, None) for one in callbacks for name in _EVENTS
+    }
+    return [name for name, one in methods.items() if one and _library_of(one) not in _KNOWN]
+
+
+def _library_of(one: Any) -> str:
+    return str(getattr(one, "__module__", "")).partition(".")[0]
+
+
+def _are_drawn_anew(trainer: Any, first: Mapping[str, Any]) -> bool:
+    """Whether an evaluation set gives other batches every time, as a collator that masks words does."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    again = next(iter(_loader_of(trainer)), first)
+    pairs = zip(tree_leaves(dict(first)), tree_leaves(dict(again)))
+    return not all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+def _differences_of_losses(trainer: Any, has_several: bool) -> list[str]:
+    """How a language model's loss differs from the study's nll, with several texts in a batch or not."""
+    args = trainer.args
     own = {
         "label_smoothing_factor": getattr(args, "label_smoothing_factor", 0),
         "compute_loss_func": getattr(trainer, "compute_loss_func", None),
-        "a compute_loss of its own": library not in ("transformers", *_LIBRARIES),
         "loss_type='dft'": getattr(args, "loss_type", "") == "dft",
         "the routers' auxiliary loss": getattr(
             getattr(trainer.model, "config", None), "output_router_logits", False
@@ -133,7 +211,7 @@ def _differences_of_losses(trainer: Any) -> list[str]:
     }
     names = [name for name, value in own.items() if value]
     found = [f"the trainer's eval_loss is by {name}, which the study's nll is without" for name in names]
-    if getattr(args, "eval_batch_size", 1) > 1:
+    if has_several:
         found.append(
             "the trainer's eval_loss is a mean over the tokens of each batch, and the study's nll is one "
             "over the rows"
@@ -146,9 +224,11 @@ def _differences_of_rewards(trainer: Any, n_rows: int) -> list[str]:
     args, found = trainer.args, []
     if (beta := getattr(args, "beta", 1.0)) != 1.0:
         found.append(f"the trainer's rewards are {beta:g} times (beta) the log-likelihoods of the study")
+    if alpha := getattr(args, "alpha", 0):
+        found.append(f"the trainer's rewards are transformed (alpha={alpha:g}), and those of a study are not")
     if n_rows % getattr(args, "eval_batch_size", 1):
         found.append("the trainer averages its batches, the last of which is smaller, and a study the rows")
-    if type(trainer.data_collator).__module__.split(".")[0] not in _LIBRARIES:
+    if _library_of(type(trainer.data_collator)) not in _LIBRARIES:
         found.append("the trainer's own data_collator is not used")
     return found
 
@@ -164,14 +244,11 @@ def _batches_of(trainer: Any) -> list[Any]:
     """The batches of a trainer's evaluation set.
 
     Raises:
-        DataError: it has none, or several sets.
+        DataError: it has none.
     """
-    if isinstance(data := getattr(trainer, "eval_dataset", None), Mapping):
-        one = f"ap.ablate(trainer, batches=trainer.get_eval_dataloader({next(iter(data), 'NAME')!r}))"
-        raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
     instead = "give data= (rows with texts) or batches= (what the model's forward takes)"
     try:
-        batches = list(trainer.get_eval_dataloader())
+        batches = list(_loader_of(trainer))
     except ValueError as error:  # transformers' for a missing one, or one of texts
         raise DataError(f"the trainer gives no batches ({one_line(error)}); {instead}") from error
     if not batches:
@@ -179,16 +256,16 @@ def _batches_of(trainer: Any) -> list[Any]:
     return batches
 
 
-def _refuse_other(trainer: Any) -> None:
-    """Refuse trainers of other libraries that evaluate what no study scores.
+def _refuse_other(trainer: Any) -> str:
+    """The name of the class of another library that a trainer is of, if a study scores what it evaluates.
 
     Raises:
-        DataError: it is one of them.
+        DataError: no study does.
     """
-    kinds = [one for one in type(trainer).__mro__ if one.__module__.split(".")[0] in _LIBRARIES]
+    kinds = [one for one in type(trainer).__mro__ if _library_of(one) in _LIBRARIES]
     kind = next((one for one in kinds if "base" not in one.__module__.rpartition(".")[2]), None)
-    if kind is None or kind.__name__ in _SCORED:
-        return
+    if kind is None or kind.__name__ in ("SFTTrainer", *_OF_PREFERENCES):
+        return "" if kind is None else kind.__name__
     name = type(trainer).__name__
     if kind.__module__.startswith("sentence_transformers"):
         raise DataError(
@@ -266,7 +343,7 @@ def _computed(trainer: Any) -> tuple[tuple[float, ...], ...]:
         return ()
     found: list[tuple[float, ...]] = []
     with left_as_it_was(trainer.model), torch.no_grad(), nullcontext(trainer.model.eval()):
-        for batch in trainer.get_eval_dataloader():
+        for batch in _loader_of(trainer):
             both = trainer.compute_ref_log_probs(trainer.ref_model or trainer.model, batch)
             found += zip(*(one.double().tolist() for one in both))
     return tuple(found)

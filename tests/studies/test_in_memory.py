@@ -18,6 +18,7 @@ from mask_loop import each_span, randomise, switched
 from matplotlib import pyplot
 from packaging.version import Version
 from peft import (
+    AdaptionPromptConfig,
     LoraConfig,
     PeftModel,
     PromptTuningConfig,
@@ -390,7 +391,7 @@ def test_an_x_lora_is_refused_by_name_and_by_what_it_computes(n_adapters, tmp_pa
         ap.ablate(made, **given)
     if Version(peft.__version__) < Version("0.21"):  # whose switches do something else, as in 0.18
         return
-    monkeypatch.setattr(in_memory, "_refuse_wrapped", lambda model: None)
+    monkeypatch.setattr(in_memory, "refuse_wrapped", lambda model: None)
     words = ("LORA, XLORA", "disable_adapter") if n_adapters == 1 else ("own forward",)
     with pytest.raises(ap.ModelError, match=naming(*words)):
         ap.ablate(made, **given)
@@ -399,6 +400,27 @@ def test_an_x_lora_is_refused_by_name_and_by_what_it_computes(n_adapters, tmp_pa
 def prompted(_: PeftModel) -> PeftModel:
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     return get_peft_model(family("llama", torch.float32)[0], config)
+
+
+def adaption(_: PeftModel) -> PeftModel:
+    config = AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_layers=2, adapter_len=3)
+    return get_peft_model(family("llama", torch.float32)[0], config)
+
+
+def mixed(_: PeftModel) -> torch.nn.Module:
+    return get_peft_model(base_model(), LoraConfig(**LORA), mixed=True)
+
+
+def activated(_: PeftModel) -> PeftModel:
+    config = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", alora_invocation_tokens=[5])
+    return get_peft_model(family("llama", torch.float32)[0], config)
+
+
+def test_a_start_that_changed_the_base_is_named(tokenizer):
+    for start in ("pissa", True):
+        made = get_peft_model(base_model(), LoraConfig(**LORA, init_lora_weights=start))
+        said = "\n".join(ap.ablate(made, tokenizer=tokenizer, spans="whole", **QUIET).question)
+        assert ("init_lora_weights='pissa'" in said) == (start == "pissa")
 
 
 def embedding(_: PeftModel) -> torch.nn.Module:
@@ -502,7 +524,14 @@ def two_active(model: PeftModel) -> PeftModel:
     ("change", "arguments", "words"),
     [
         (merged, {}, ("merged",)),
-        (prompted, {}, ("PROMPT_TUNING", "in no layer")),
+        (prompted, {}, ("PROMPT_TUNING", "no layer")),
+        (adaption, {}, ("ADAPTION_PROMPT", "no switch in the layers")),
+        (activated, {}, ("activated LoRA", "by layer")),
+        (
+            lambda _: get_peft_model(base_model(), LoraConfig(**LORA), mixed=True),
+            {},
+            ("PeftMixedModel", "base_model.model"),
+        ),
         (torch.nn.DataParallel, {}, ("DataParallel", "model.module")),
         (embedding, {}, ("SentenceTransformer", "folder", "save_pretrained")),
         (two_active, {}, ("classifier", "one")),

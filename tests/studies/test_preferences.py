@@ -309,11 +309,10 @@ def trainer_in(folder: Path, module: str, kind: str, rows: list[dict[str, Any]],
     tokenizer.pad_token = tokenizer.eos_token
     rewarded = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
     given = rewarded if kind in ("GRPO", "RLOO") else {}
-    own = {"num_generations": 2} if given else {"max_length": 32}
+    own = {"per_device_eval_batch_size": 2} | ({"num_generations": 2} if given else {"max_length": 32})
     arguments = getattr(trl, f"{kind}Config")(
         str(folder / "out"), report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
-        per_device_eval_batch_size=2, per_device_train_batch_size=2, gradient_checkpointing=False, bf16=False,
-        **own, **settings,
+        per_device_train_batch_size=2, gradient_checkpointing=False, bf16=False, **{**own, **settings},
     )  # fmt: skip
     made = getattr(trl, f"{kind}Trainer")(
         transformers.AutoModelForCausalLM.from_pretrained(folder / "base"), args=arguments,
@@ -345,6 +344,39 @@ def test_a_trainer_without_a_reference_is_scored_as_it_evaluates(tmp_path):
         assert getattr(accuracy.summary, name) == pytest.approx(own + ties)
 
 
+def changed(trl: Any) -> type:
+    class Changed(trl.DPOTrainer):
+        def _compute_loss(self, *given: Any, **options: Any) -> Any:
+            found = super()._compute_loss(*given, **options)
+            self._metrics["eval"]["rewards/margins"][-1] *= 3
+            return found
+
+    return Changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["alpha", "loss", "stream", "only", "several"])
+def test_what_changes_rewards_is_named_and_other_sets_are_read(case, tmp_path):
+    module, kind = ("trl.experimental.cpo", "CPO") if case == "alpha" else ("trl", "DPO")
+    trainer = trainer_in(tmp_path, module, kind, PROMPTED, **({"alpha": 0.02} if case == "alpha" else {}))
+    data = trainer.eval_dataset
+    if case == "loss":
+        trainer.__class__ = changed(pytest.importorskip("trl"))
+    elif case != "alpha":
+        sets = {"only": {"a": data}, "several": {"a": data, "b": data}}
+        trainer.eval_dataset = sets.get(case, data.to_iterable_dataset())
+    if case == "several":
+        with pytest.raises(ap.DataError, match=naming("'a', 'b'", "trainer.eval_dataset['a']")):
+            ap.ablate(trainer, progress=False)
+        return
+    study = ap.ablate(trainer, metric="margin", spans="whole", progress=False)
+    said, name = "\n".join(study.question), "a_" if case == "only" else ""
+    own = trainer.evaluate()[f"eval_{name}rewards/margins"]
+    words = {"alpha": "transformed (alpha=0.02)", "loss": "by _compute_loss of its own"}.get(case, "")
+    assert words in said
+    assert (trainer.beta * study.summary.intact_score == pytest.approx(own, abs=1e-5)) == (not words)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "kind", "settings", "words"),
@@ -372,6 +404,11 @@ def test_a_trainer_of_completions_refuses_its_metric_by_name(tmp_path):
     trainer = trainer_in(tmp_path, "trl", "SFT", rows)
     study = ap.ablate(trainer, spans="single", metric="token_accuracy", progress=False)
     assert study.summary.intact_score is not None
+    packing = {"packing": True, "eval_packing": True, "per_device_eval_batch_size": 1, "max_length": 32}
+    packed = trainer_in(tmp_path / "packed", "trl", "SFT", rows * 4, **packing)
+    study = ap.ablate(packed, spans="whole", progress=False)
+    assert "mean over the tokens of each batch" in "\n".join(study.question)
+    assert study.summary.intact_score != pytest.approx(packed.evaluate()["eval_loss"], rel=1e-5)
     trainer.compute_metrics = lambda given: {"hits": 1.0}
     with pytest.raises(
         ap.DataError, match=naming("compute_metrics", "SFTTrainer", "every position", "metric=")

@@ -20,11 +20,13 @@ from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     DataCollatorForTokenClassification,
+    EarlyStoppingCallback,
     RoFormerForMaskedLM,
     RoFormerForQuestionAnswering,
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
 )
 
@@ -227,6 +229,184 @@ def test_what_a_study_cannot_give_a_metric_is_refused_by_name(settings, words, t
     with pytest.raises(ap.DataError, match=naming(*words)) as caught:
         ap.ablate(trainer, progress=False)
     assert "\n" not in str(caught.value)
+
+
+class Shrunk(Trainer):
+    """A trainer that evaluates other weights, as one with their mean over the steps does."""
+
+    def evaluate(self, *given, **options):
+        own = [p for p in self.model.parameters() if p.requires_grad]
+        kept = [p.detach().clone() for p in own]
+        with torch.no_grad():
+            for p in own:
+                p.mul_(0.3)
+        try:
+            return super().evaluate(*given, **options)
+        finally:
+            with torch.no_grad():
+                for p, before in zip(own, kept):
+                    p.copy_(before)
+
+
+class Halved(Trainer):
+    def evaluation_loop(self, *given, **options):
+        found = super().evaluation_loop(*given, **options)
+        found.metrics["eval_hits"] /= 2
+        return found
+
+
+class Shrinking(TrainerCallback):
+    def on_prediction_step(self, args, state, control, model=None, **_):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.mul_(0.5)
+
+
+class Doubling(TrainerCallback):
+    def on_evaluate(self, args, state, control, metrics=None, **_):
+        metrics["eval_hits"] *= 2
+
+
+def redrawing(trainer: Trainer) -> None:
+    collate, generator = trainer.data_collator, torch.Generator().manual_seed(0)
+
+    def redrawn(rows):
+        batch = collate(rows)
+        drawn = torch.rand(batch["input_ids"].shape, generator=generator) < 0.3
+        return {**batch, "input_ids": batch["input_ids"].masked_fill(drawn, 7)}
+
+    trainer.data_collator = redrawn
+
+
+def patched(trainer: Trainer) -> None:
+    own = trainer.evaluate
+    trainer.evaluate = lambda *given: {name: 2 * value for name, value in own(*given).items()}
+
+
+# The class of a trainer, what changes it, and words of the question; none where nothing differs.
+EVALUATIONS = {
+    "stopping early": (Trainer, lambda t: t.add_callback(EarlyStoppingCallback(1)), ""),
+    "evaluate": (Shrunk, None, "by evaluate of its own"),
+    "evaluate of one": (Trainer, patched, "by evaluate of its own"),
+    "evaluation_loop": (Halved, None, "by evaluation_loop of its own"),
+    "a step": (Trainer, lambda t: t.add_callback(Shrinking), "by Shrinking.on_prediction_step of its own"),
+    "an end": (Trainer, lambda t: t.add_callback(Doubling), "by Doubling.on_evaluate of its own"),
+    "batches": (Trainer, redrawing, "draws its batches anew"),
+}
+
+
+def size(given) -> dict[str, float]:
+    return {"hits": float(np.abs(given.predictions).mean())}
+
+
+@pytest.mark.parametrize("case", EVALUATIONS)
+def test_an_evaluation_of_a_trainers_own_is_named(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation_tables, "draws_for", lambda _: 200)
+    kind, change, words = EVALUATIONS[case]
+    trainer = trainer_of(tmp_path, size, kind=kind)
+    if change is not None:
+        change(trainer)
+    studies = [ap.ablate(trainer, spans="whole", progress=False)]
+    if case not in ("batches", "stopping early"):
+        given = {"batches": trainer.get_eval_dataloader(), "spans": "whole", "progress": False}
+        studies.append(ap.ablate(trainer, **given))
+    own = trainer.evaluate()["eval_hits"]
+    for study in studies:
+        said = "\n".join(study.question)
+        assert words in said
+        assert ("of its own" in said or "anew" in said) == bool(words)
+        assert (study.summary.intact_score == pytest.approx(own, rel=1e-5)) == (not words)
+
+
+class Averaged(torch.optim.SGD):
+    """As the optimisers without a schedule, which put a mean of the weights into the model to evaluate it."""
+
+    def moved(self, training: bool, by: float) -> None:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"] if group.get("train_mode", False) != training else ():
+                    parameter.add_(by)
+                group["train_mode"] = training
+
+    def train(self) -> None:
+        self.moved(True, 0.1)
+
+    def eval(self) -> None:
+        self.moved(False, -0.1)
+
+
+def test_weights_of_training_that_are_not_those_of_evaluation_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation_tables, "draws_for", lambda _: 200)
+    trainer = trainer_of(tmp_path, size)
+    trainer.optimizer = Averaged(trainer.model.parameters(), lr=0.0)
+    trainer.optimizer.train()
+    for data in ({}, {"data": ROWS}):
+        with pytest.raises(ap.DataError, match=naming("Averaged", "trainer.optimizer.eval()")):
+            ap.ablate(trainer, progress=False, **data)
+    trainer.optimizer.eval()
+    study = ap.ablate(trainer, spans="whole", progress=False)
+    assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_hits"], rel=1e-5)
+
+
+def of_places(given) -> dict[str, float]:
+    right = given.predictions.argmax(-1) == given.label_ids
+    return {"hits": float((right * np.arange(len(right))).mean())}
+
+
+def of_pairs(given) -> dict[str, float]:
+    right = given.predictions.argmax(-1) == given.label_ids
+    return {"hits": float(right.reshape(-1, 2).all(axis=1).mean())}
+
+
+def of_chance(given) -> dict[str, float]:
+    return {"hits": float(np.random.default_rng().uniform())}
+
+
+def of_best(given, best=[0.0]) -> dict[str, float]:  # noqa: B006
+    best[0] = max(best[0], accuracy(given)["hits"])
+    return {"hits": best[0]}
+
+
+def weighted(labels, predictions) -> float:
+    return float(((labels == predictions) * np.arange(len(labels))).mean())
+
+
+@pytest.mark.parametrize(
+    ("compute", "metric", "words"),
+    [
+        (of_places, None, ("hits", "another order", "resamples")),
+        (of_pairs, None, ("hits", "another order", "resamples")),
+        (of_chance, None, ("hits", "chance")),
+        (of_best, None, ("hits", "earlier calls")),
+        (None, weighted, ("weighted", "another order", "resamples")),
+        (accuracy, "f2", ("hits, n, and no f2", "metric='hits'")),
+        (lambda given: {"hits": {"f1": 1.0}}, None, ("hits", "{'f1': 1.0}", "one number")),
+        (lambda given: {"hits": [1.0, 0.5]}, None, ("hits", "[1.0, 0.5]", "one number")),
+        (lambda given: {"hits": "0.5"}, None, ("hits", "'0.5'", "one number")),
+        (lambda given: {"hits": None}, None, ("hits", "None", "one number")),
+    ],
+)
+def test_a_metric_that_cannot_be_resampled_or_is_no_number_is_refused(compute, metric, words, tmp_path):
+    trainer = trainer_of(tmp_path, compute)
+    with pytest.raises(ap.DataError, match=naming(*words)):
+        ap.ablate(trainer, metric=metric, spans="whole", progress=False)
+
+
+@pytest.mark.parametrize("n", [1, 12])
+def test_the_only_evaluation_set_of_a_trainer_may_have_a_name_or_one_row(n, tmp_path):
+    trainer = trainer_of(tmp_path, accuracy)
+    trainer.eval_dataset = {"matched": trainer.eval_dataset[:n]}
+    study = ap.ablate(trainer, spans="whole", progress=False)
+    assert study.summary.n_examples == n
+    assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_matched_hits"])
+
+
+def test_a_trainer_of_a_model_in_parallel_is_refused_by_what_it_is(tmp_path):
+    trainer = trainer_of(tmp_path, accuracy)
+    trainer.model = torch.nn.DataParallel(trainer.model)
+    with pytest.raises(ap.ModelError, match=naming("DataParallel", "model.module")):
+        ap.ablate(trainer, progress=False)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import pkgutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from byte_tokenizer import byte_tokenizer
 from mask_loop import randomise
 from packaging.version import Version
 from peft import LoraConfig, get_peft_model
+from refusals import naming
 from transformers import DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM, Trainer
 from transformers import TrainingArguments as Arguments
 
@@ -24,19 +27,20 @@ _KNOWN = Version("5.24")  # of transformers, whose fields the table has
 OBEYED = """dataloader_drop_last label_names metric_for_best_model greater_is_better remove_unused_columns
 generation_config generation_max_length generation_num_beams
 assistant_only_loss chat_template_path completion_only_loss dataset_kwargs dataset_text_field eos_token
-eval_packing max_length packing packing_strategy truncation_mode precompute_ref_log_probs pad_token"""
+eval_packing is_encoder_decoder max_completion_length max_length packing packing_strategy
+truncation_mode precompute_ref_log_probs pad_token"""
 NAMED = """bf16 fp16 bf16_full_eval fp16_full_eval label_smoothing_factor per_device_eval_batch_size
-loss_type router_aux_loss_coef beta"""
+loss_type router_aux_loss_coef beta alpha"""
 REFUSED = """batch_eval_metrics eval_do_concat_batches include_for_metrics prediction_loss_only
-predict_with_generate ld_alpha"""
+predict_with_generate ld_alpha optim"""
 # What a step of training is; the loss of preferences, of which a study scores the log-likelihoods or rewards.
 OF_TRAINING = """activation_checkpointing activation_checkpointing_kwargs activation_offloading adam_beta1
 adam_beta2 adam_epsilon average_tokens_across_devices data_seed gradient_accumulation_steps
 gradient_checkpointing gradient_checkpointing_kwargs learning_rate lr_scheduler_kwargs lr_scheduler_type
-max_grad_norm max_steps neftune_noise_alpha num_train_epochs optim optim_args optim_target_modules
+cpo_alpha max_grad_norm max_steps neftune_noise_alpha num_train_epochs optim_args optim_target_modules
 per_device_train_batch_size sortish_sampler train_sampling_strategy group_by_length length_column_name
 warmup_steps warmup_ratio weight_decay shuffle_dataset disable_dropout label_smoothing loss_weights
-discopop_tau f_alpha_divergence_coef f_divergence_type use_weighting center_rewards_coefficient
+discopop_tau simpo_gamma f_alpha_divergence_coef f_divergence_type use_weighting center_rewards_coefficient
 ref_model_mixup_alpha ref_model_sync_steps sync_ref_model model_init_kwargs trust_remote_code"""
 # Saving, logging, the Hub, devices and speed; padding, which no position of a text sees.
 ELSEWHERE = """accelerator_config auto_find_batch_size dataloader_in_order
@@ -44,8 +48,8 @@ dataloader_multiprocessing_context dataloader_num_workers dataloader_persistent_
 dataloader_pin_memory dataloader_prefetch_factor dataset_num_proc ddp_backend ddp_broadcast_buffers
 ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed disable_tqdm
 do_eval do_predict do_train enable_jit_checkpoint eval_accumulation_steps eval_delay eval_on_start
-eval_steps eval_strategy eval_use_gather_object fsdp fsdp_config full_determinism hub_always_push
-hub_model_id hub_private_repo hub_revision hub_strategy hub_token ignore_data_skip
+eval_steps eval_strategy eval_use_gather_object fsdp fsdp_config full_determinism generate_during_eval
+hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy hub_token ignore_data_skip
 include_num_input_tokens_seen liger_kernel_config load_best_model_at_end local_rank log_level
 log_level_replica log_on_each_node logging_dir logging_first_step logging_nan_inf_filter logging_steps
 logging_strategy output_dir pad_to_multiple_of padding_free parallelism_config precompute_ref_batch_size
@@ -53,6 +57,10 @@ project push_to_hub report_to restore_callback_states_from_checkpoint resume_fro
 save_on_each_node save_only_model save_steps save_strategy save_total_limit seed skip_memory_metrics tf32
 torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps trackio_bucket_id
 trackio_space_id trackio_static_space_id use_cache use_cpu use_liger_kernel"""
+
+
+SCORED = ("SFTTrainer", "DPOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer")
+"""Trainers of TRL that are scored in part or whole; see `test_preferences`."""
 
 
 def settings_of(kind: type) -> set[str]:
@@ -65,11 +73,31 @@ def test_every_setting_has_a_verdict():
     there = settings_of(transformers.Seq2SeqTrainingArguments)
     try:
         import trl
+        from trl.experimental.cpo import CPOConfig
 
-        there |= settings_of(trl.SFTConfig) | settings_of(trl.DPOConfig) | settings_of(trl.RewardConfig)
+        for kind in (trl.SFTConfig, trl.DPOConfig, trl.RewardConfig, CPOConfig):
+            there |= settings_of(kind)
     except ImportError:
         pass
     assert there <= known
+
+
+@pytest.mark.slow
+def test_the_settings_of_all_other_trainers_are_refused_with_their_trainer(tmp_path):
+    """By name, whatever they are: those of KTO, GRPO, RLOO and of everything experimental."""
+    trl, found = pytest.importorskip("trl"), set()
+    experimental = importlib.import_module("trl.experimental").__path__
+    modules = [f"trl.experimental.{one.name}" for one in pkgutil.iter_modules(experimental) if one.ispkg]
+    trainer = trainer_in(tmp_path)
+    for module in [trl, *map(importlib.import_module, modules)]:
+        kinds = [getattr(module, name) for name in dir(module) if name.endswith("Trainer")]
+        for kind in [one for one in kinds if one.__name__ not in SCORED]:
+            other = type(kind.__name__, (kind,), {"__init__": lambda self: None})()
+            vars(other).update(vars(trainer))
+            with pytest.raises(ap.DataError, match=naming(kind.__name__, "data=")):
+                ap.ablate(other, progress=False)
+            found.add(kind.__name__.strip("_"))
+    assert found >= {"KTOTrainer", "GRPOTrainer", "RLOOTrainer"}
 
 
 def rows_of(n: int) -> list[dict[str, Any]]:
@@ -107,7 +135,7 @@ SAID: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
     "one row a batch": ({"per_device_eval_batch_size": 1}, (), 7),
     "a last batch that is dropped": ({"dataloader_drop_last": True}, ("last rows are left out",), 6),
     "label smoothing": ({"label_smoothing_factor": 0.1}, ("by label_smoothing_factor",), 7),
-    "a loss of its own": ({"kind": Weighted}, ("by a compute_loss of its own",), 7),
+    "a loss of its own": ({"kind": Weighted}, ("by compute_loss of its own",), 7),
     "half precision": ({"bf16_full_eval": True}, ("half precision (bf16_full_eval=True)",), 7),
 }
 
