@@ -325,15 +325,7 @@ def _hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
 def state_of_tuners(model: nn.Module) -> list[Any]:
     """Which adapters of a model are active, merged or switched off, and how strong they are."""
     tuned = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    return [
-        (
-            sorted(one.active_adapters),
-            list(one.merged_adapters),
-            one.disable_adapters,
-            str(vars(one).get("scaling")),
-        )
-        for one in tuned
-    ]
+    return [_settings_of(model), [(list(one.merged_adapters), one.disable_adapters) for one in tuned]]
 
 
 def refuse_other_off(model: nn.Module, ours: Any, inputs: dict[str, Any]) -> None:

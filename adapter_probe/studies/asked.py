@@ -23,7 +23,7 @@ from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.rundir import read_manifest
 
 from .example_files import as_files, check_files, of_columns, with_collections
-from .trainers import TokenisedPreferences
+from .trainer_preferences import TokenisedPreferences
 
 if TYPE_CHECKING:
     from .opened import Opened

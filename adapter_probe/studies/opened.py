@@ -19,7 +19,8 @@ from adapter_probe.progress import activity
 from adapter_probe.results.atomic import make_folder
 
 from .checkpoint_arguments import Subject, Trainer
-from .trainers import TokenisedPreferences, differences_of, examples_of_preferences, of_trainer
+from .trainer_preferences import TokenisedPreferences, examples_of_preferences
+from .trainers import differences_of, of_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -115,10 +116,9 @@ def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator
             assert examples is not None, "a trainer's metric is of its batches"
             subject = replace(subject, metric=metric.of_model(opened, examples))
             notes.append(metric.said)
-        if of_trainers_own:
-            if examples is not None and examples.question is not None:
-                source = f"the evaluation set of a {type(trainer).__name__}"
-                examples = replace(examples, question=replace(examples.question, source=source))
+        if of_trainers_own and examples is not None and examples.question is not None:
+            source = f"the evaluation set of a {type(trainer).__name__}"
+            examples = replace(examples, question=replace(examples.question, source=source))
         if of_trainers_own or metric is not None:
             kind, asked = opened.description.task.kind, examples and examples.question
             n = len(subject.data) if asked is None else asked.n_rows  # type: ignore[arg-type]  # texts of the set

@@ -17,7 +17,7 @@ from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
 from refusals import naming
 
 import adapter_probe as ap
-from adapter_probe.studies.trainers import _preferences_of
+from adapter_probe.studies.trainer_preferences import _preferences_of, preferences_of
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 
@@ -300,6 +300,20 @@ def test_of_answers_that_are_cut_at_the_start_all_tokens_are_scored():
         assert (found.begins, found.answers) == ((begins,), (answers,))
 
 
+def test_preferences_are_read_as_texts_where_a_trainer_does_so():
+    """And not where it makes other tokens of them, as for an encoder and decoder, or reads other columns."""
+    trainer, rows = SimpleNamespace(args=SimpleNamespace()), TEXTS[:2]
+
+    class Table(list):
+        column_names = ("prompt", "chosen", "rejected", "chosen_labels")
+
+    assert preferences_of(trainer, Table(rows), "") == rows
+    with pytest.raises(ap.DataError, match=naming("decoder", "data=")):
+        preferences_of(trainer, Table(rows), "CPOTrainer")
+    Table.column_names += ("input_ids",)
+    assert preferences_of(trainer, Table(rows), "SFTTrainer") is None
+
+
 def trainer_in(folder: Path, module: str, kind: str, rows: list[dict[str, Any]], **settings: Any) -> Any:
     """Another trainer of TRL on a tiny language model, not trained; `settings` of its configuration."""
     trl, datasets = pytest.importorskip(module), pytest.importorskip("datasets")
@@ -370,8 +384,7 @@ def test_what_changes_rewards_is_named_and_other_sets_are_read(case, tmp_path):
             ap.ablate(trainer, progress=False)
         return
     study = ap.ablate(trainer, metric="margin", spans="whole", progress=False)
-    said, name = "\n".join(study.question), "a_" if case == "only" else ""
-    own = trainer.evaluate()[f"eval_{name}rewards/margins"]
+    said, own = "\n".join(study.question), trainer.evaluate()["eval_rewards/margins"]
     words = {"alpha": "transformed (alpha=0.02)", "loss": "by _compute_loss of its own"}.get(case, "")
     assert words in said
     assert (trainer.beta * study.summary.intact_score == pytest.approx(own, abs=1e-5)) == (not words)
