@@ -149,14 +149,18 @@ def refuse_wrapped(model: nn.Module) -> None:
         ModelError: it is such a class, or has such an adapter.
     """
     kind = type(model).__name__
-    if isinstance(model, PeftMixedModel):
-        raise ModelError(f"the model is wrapped in {kind}; give model.base_model.model, the model itself")
+    wrappers = {PeftMixedModel: "base_model.model", nn.DataParallel: "module"}
+    wrappers |= {nn.parallel.DistributedDataParallel: "module"}
+    inside = next((place for one, place in wrappers.items() if isinstance(model, one)), "")
+    if inside:
+        raise ModelError(f"the model is wrapped in {kind}; give model.{inside}, the model itself")
+    compiled = [name or "the model" for name, one in model.named_modules() if hasattr(one, "_orig_mod")]
+    if compiled:
+        raise ModelError(f"{compiled[0]} is wrapped by torch.compile; give what it wraps, its _orig_mod")
     if any(getattr(one, ACTIVATED, None) for one in getattr(model, "peft_config", {}).values()):
         raise ModelError(
             f"the model has {REFUSED_SETTINGS[ACTIVATED]}, so it cannot be switched off by layer"
         )
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise ModelError(f"the model is wrapped in {kind}; give model.module, the model itself")
     if type(model).__module__.startswith("sentence_transformers"):
         raise ModelError(
             f"a {kind} is studied from its folder; save it (model.save_pretrained(FOLDER)) and give "

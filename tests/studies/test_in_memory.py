@@ -416,6 +416,16 @@ def activated(_: PeftModel) -> PeftModel:
     return get_peft_model(family("llama", torch.float32)[0], config)
 
 
+def compiled(model: PeftModel) -> torch.nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_layer(model: PeftModel) -> PeftModel:
+    layers = model.get_base_model().roformer.encoder.layer
+    layers[1] = torch.compile(layers[1], backend="eager")
+    return model
+
+
 def test_a_start_that_changed_the_base_is_named(tokenizer):
     for start in ("pissa", True):
         made = get_peft_model(base_model(), LoraConfig(**LORA, init_lora_weights=start))
@@ -527,11 +537,9 @@ def two_active(model: PeftModel) -> PeftModel:
         (prompted, {}, ("PROMPT_TUNING", "no layer")),
         (adaption, {}, ("ADAPTION_PROMPT", "no switch in the layers")),
         (activated, {}, ("activated LoRA", "by layer")),
-        (
-            lambda _: get_peft_model(base_model(), LoraConfig(**LORA), mixed=True),
-            {},
-            ("PeftMixedModel", "base_model.model"),
-        ),
+        (compiled, {}, ("the model", "torch.compile", "_orig_mod")),
+        (compiled_layer, {}, ("layer.1", "torch.compile", "_orig_mod")),
+        (mixed, {}, ("PeftMixedModel", "base_model.model")),
         (torch.nn.DataParallel, {}, ("DataParallel", "model.module")),
         (embedding, {}, ("SentenceTransformer", "folder", "save_pretrained")),
         (two_active, {}, ("classifier", "one")),
