@@ -12,7 +12,7 @@ from byte_tokenizer import byte_tokenizer
 from refusals import naming
 from tiers import slow_unless
 from trainer import RATE, assert_losses_of_trainer, order_of_batches, saved_moved
-from trainings import assert_resumes, losses_of, request_of, write_task
+from trainings import assert_resumes, assert_trains_in_bfloat16, losses_of, request_of, write_task
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -176,15 +176,9 @@ def test_the_losses_are_those_of_the_trainer_of_transformers(
 )
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_every_method_trains_in_bfloat16(family, method, bases, tasks, tmp_path):
-    """The first loss, before any step, is float32's up to rounding."""
     if (family, method) == ("llama", "bitfit"):
         pytest.skip("it has no biases")
-    losses = {
-        dtype: losses_of(request_of(bases(family), tasks("sft"), method, dtype=dtype), tmp_path / dtype)
-        for dtype in ("float32", "bfloat16")
-    }
-    assert losses["bfloat16"][0] == pytest.approx(losses["float32"][0], abs=0.02)
-    assert losses["bfloat16"] != losses["float32"]
+    assert_trains_in_bfloat16(bases(family), tasks("sft"), method, tmp_path)
 
 
 def test_what_baselines_train(bases, tasks):

@@ -13,19 +13,17 @@ from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 from tiers import on_processor
 from trainer import still
+from trainings import assert_trains_in_bfloat16, request_of
 
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import pack
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.model import TrainingModel
-from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.request import load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
 
@@ -212,14 +210,7 @@ def test_dropout_is_on(tiny_base, short_task, train, tmp_path, monkeypatch):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["labels", "answers"])
 def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_task, monkeypatch):
-    from adapter_probe.data.tasks import find_task
-    from adapter_probe.training.request import TrainingRequest, load_inputs
-    from adapter_probe.training.settings import TrainingSettings
-
-    request = TrainingRequest(
-        str(tiny_base("bert")), find_task(short_task), Adapters(size=2), TrainingSettings()
-    )
-    objective = load_inputs(request).objective
+    objective = load_inputs(request_of(tiny_base("bert"), short_task, "adapters")).objective
     if kind == "answers":
         monkeypatch.setattr(objectives, "decode_windows", lambda *_: pytest.fail("decoded"))
         objective.score = objectives.AnswerObjective.score.__get__(objective)
@@ -244,14 +235,4 @@ METHODS = {
     ],
 )
 def test_every_method_trains_in_bfloat16(family, name, tiny_base, short_task, tmp_path):
-    """The first loss, before any step, is float32's up to rounding."""
-    fields, losses = {"k": 2} if name == "top_layers" else {}, {}
-    base = str(still(tiny_base(family), tmp_path / "base"))
-    for dtype in ("float32", "bfloat16"):
-        settings = TrainingSettings(dtype=dtype, learning_rate=1e-2, epochs=2)
-        request = TrainingRequest(base, find_task(short_task), method_of(name, **fields), settings)
-        seen = losses[dtype] = []
-        report = lambda now, seen=seen: seen.append(now.loss)  # noqa: E731
-        train_checkpoint(request, tmp_path / dtype, torch.device("cpu"), report)
-    assert losses["bfloat16"][0] == pytest.approx(losses["float32"][0], abs=0.02)
-    assert losses["bfloat16"] != losses["float32"]
+    assert_trains_in_bfloat16(still(tiny_base(family), tmp_path / "base"), short_task, name, tmp_path)

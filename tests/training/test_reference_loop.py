@@ -99,23 +99,33 @@ def start_of(train: Callable, *arguments: object, out: Path, **settings: object)
     return load_file(out / "delta.safetensors")
 
 
-@pytest.mark.parametrize(("family", "options"), [
-    ("bert", {}), pytest.param("bert", {"pooler": False}, marks=pytest.mark.slow),
-    pytest.param("roberta", {}, marks=pytest.mark.slow),
+def of_classes(logits: torch.Tensor, batch: list[dict]) -> torch.Tensor:
+    target = torch.tensor([["negative", "positive"].index(row["label"]) for row in batch])
+    return -logits.log_softmax(1).gather(1, target[:, None]).mean()
+
+
+def of_scores(logits: torch.Tensor, batch: list[dict]) -> torch.Tensor:
+    assert logits.shape == (len(batch), 1)
+    return sum((logits[i, 0] - row["score"]) ** 2 for i, row in enumerate(batch)) / len(batch)
+
+
+@pytest.mark.parametrize(("data", "loss_of", "family", "options"), [
+    ("tiny_task", of_classes, "bert", {}), ("regression_task", of_scores, "bert", {}),
+    pytest.param("tiny_task", of_classes, "bert", {"pooler": False}, marks=pytest.mark.slow),
+    pytest.param("tiny_task", of_classes, "roberta", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_classification(family, options, tiny_base, tiny_task, train, tmp_path):
+def test_what_is_trained_is_that_of_the_loop(
+    data, loss_of, family, options, tiny_base, train, tmp_path, request
+):
     base = still(tiny_base(family, **options), tmp_path / "base")
-    rows = [json.loads(line) for line in (tiny_task / "train.jsonl").read_text().splitlines()][:160]
+    lines = (request.getfixturevalue(data) / "train.jsonl").read_text().splitlines()[:160]
+    rows = [json.loads(line) for line in lines]
     task = write_task(tmp_path / "task", rows)
     settings = {"method": Adapters(size=SIZE, init_std=0.1), "batch_size": BATCH}
     start = start_of(train, base, task, out=tmp_path / "start", **settings)
     described = train(base, task, tmp_path / "c", **settings, epochs=EPOCHS, learning_rate=RATE)
-
-    def loss_of(logits: torch.Tensor, batch: list[dict]) -> torch.Tensor:
-        target = torch.tensor([["negative", "positive"].index(row["label"]) for row in batch])
-        return -logits.log_softmax(1).gather(1, target[:, None]).mean()
-
-    after = reference_training(reference_model(base, start, 2), base, rows, loss_of, EPOCHS)
+    own = reference_model(base, start, 2 if loss_of is of_classes else 1)
+    after = reference_training(own, base, rows, loss_of, EPOCHS)
     scores = described.training["validation_scores"]
     best = scores.index(max(scores))
     trained = load_file(tmp_path / "c" / "delta.safetensors")
@@ -123,20 +133,3 @@ def test_classification(family, options, tiny_base, tiny_task, train, tmp_path):
     for name, tensor in trained.items():
         assert (tensor - after[best][name]).abs().max() < 1e-5, name
         assert (tensor - start[name]).abs().max() > 1e-3, name
-
-
-def test_regression(tiny_base, regression_task, train, tmp_path):
-    base = still(tiny_base("bert"), tmp_path / "base")
-    rows = [json.loads(line) for line in (regression_task / "train.jsonl").read_text().splitlines()][:160]
-    task = write_task(tmp_path / "task", rows)
-    settings = {"method": Adapters(size=SIZE, init_std=0.1), "batch_size": BATCH, "epochs": 1}
-    start = start_of(train, base, task, out=tmp_path / "start", **settings)
-    train(base, task, tmp_path / "c", **settings, learning_rate=RATE)
-
-    def loss_of(logits: torch.Tensor, batch: list[dict]) -> torch.Tensor:
-        assert logits.shape == (len(batch), 1)
-        return sum((logits[i, 0] - row["score"]) ** 2 for i, row in enumerate(batch)) / len(batch)
-
-    after = reference_training(reference_model(base, start, 1), base, rows, loss_of, 1)[0]
-    for name, tensor in load_file(tmp_path / "c" / "delta.safetensors").items():
-        assert (tensor - after[name]).abs().max() < 1e-5, name
