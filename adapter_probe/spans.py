@@ -22,7 +22,7 @@ SPAN_SETS = ("all", "single", "prefix", "suffix", "whole")
 _LENGTHS = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 ALL_MODULES = "all"
-"""What a map of layers and modules calls all modules together."""
+"""What tables call all modules together, and all stacks."""
 
 
 class Site(NamedTuple):

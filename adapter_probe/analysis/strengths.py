@@ -159,10 +159,9 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     for strength, one in by_strength.items():
         for row in range(1, len(one.masks)):
             whole = row == removed_row(one)
-            first, last = _layers_off(one, row) if whole or one.spans[row, 0] < 0 else one.spans[row]
-            stack = "" if whole or one.stacks is None else str(one.stacks[row])
-            module = "" if one.modules is None else ALL_MODULES if whole else str(one.modules[row])
-            rows.append((n, strength, stack, module, int(first), int(last), int(last - first + 1), whole))
+            named = (one.stacks, one.modules)
+            stack, module = ("" if of is None else ALL_MODULES if whole else str(of[row]) for of in named)
+            rows.append((n, strength, stack, module, *_layers_off(one, row, whole), whole))
             n += 1
     names = [f"{name} at {s:g}" for s, one in by_strength.items() for name in one.row_names[1:]]
     columns = ["variant", "strength", "stack", "module", "first", "last", "n_layers", "whole"]
@@ -173,15 +172,20 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     return of_variants(results, (results[0].row_names[0], *names)), frame
 
 
-def _layers_off(one: AblationResults, row: int) -> np.ndarray:
-    """The first and the last layer that a variant switches, in its stack; of several stacks, in the model."""
+def _layers_off(one: AblationResults, row: int, whole: bool) -> tuple[int, int, int]:
+    """The first and the last layer that a variant switches, in their stacks, and how many it switches."""
+    if not whole and one.spans[row, 0] >= 0:
+        first, last = map(int, one.spans[row])
+        return first, last, last - first + 1
     off = np.flatnonzero((~one.masks[row]).reshape(one.n_layers, -1).any(axis=1))
-    begin = 0
-    for name, n_layers, *of_adapter in one.settings.get("stacks") or ():
-        if one.stacks is not None and one.stacks[row] == name:
-            return off[[0, -1]] - (of_adapter[0] if of_adapter else begin)
+    begin, places = 0, off.copy()
+    for _, n_layers, *of_adapter in one.settings.get("stacks") or ():
+        own = (begin <= off) & (off < begin + n_layers)
+        places[own] -= of_adapter[0] if of_adapter else begin
         begin += n_layers
-    return off[[0, -1]]
+    several = whole and one.stacks is not None
+    first, last = int(places.min()), int(places.max())
+    return first, last, len(off) if several else last - first + 1
 
 
 def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:

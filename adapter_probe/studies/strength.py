@@ -75,8 +75,8 @@ class Strengths(DegreeStudy):
     def table(self) -> pd.DataFrame:
         """One row per strength and span, ``strengths.csv``.
 
-        `strength`; of several stacks of layers `stack`; `first`, `last`, `n_layers`, the span whose adapters
-        are scaled; `whole`, whether it is of all that the study scales, of all stacks together; `score` (a
+        `strength`; of several stacks of layers `stack`, ``all`` of all together; `first`, `last`, in their
+        stack, `n_layers`, the span whose adapters are scaled; `whole`, whether it is of all; `score` (a
         fraction, in the metric's own units); `delta_points`, score minus that at strength 1, in points, so
         that a loss is negative, with its 95% interval `ci_low_points`, `ci_high_points`;
         `n_examples`.

@@ -246,9 +246,12 @@ def test_rows_of_stacks_have_layers_and_energies_of_their_stack(tmp_path):
     for table in (study.table[study.table["rank"] == 1], strengths.table[strengths.table["strength"] == 0.5]):
         parts = table[~table["whole"]]
         assert list(parts[["stack", "first", "last"]].itertuples(index=False, name=None)) == wanted
+        whole = table[table["whole"]][["stack", "first", "last", "n_layers"]]
+        assert whole.to_numpy().tolist() == [["all", 0, 1, 4]]  # numbered in their stacks, as everywhere
     for row in study.table[study.table["rank"] == 1].to_dict("records"):
         layer = f"block.{row['first']}." if row["n_layers"] == 1 else ""
-        assert row["energy"] == pytest.approx(kept(own, row["stack"], layer), rel=1e-5)
+        stack = "" if row["whole"] else row["stack"]
+        assert row["energy"] == pytest.approx(kept(own, stack, layer), rel=1e-5)
     assert (study.table.loc[study.table["rank"] == R, "energy"] == 1).all()
     places = study.spectra[["stack", "layer", "module"]].drop_duplicates()
     assert all(f"{stack}.block.{layer}." in name for stack, layer, name in places.itertuples(index=False))
