@@ -72,11 +72,12 @@ class Ranks(DegreeStudy):
         """One row per rank and span, ``ranks.csv``.
 
         `rank`, how many directions every tuned matrix keeps; of several stacks of layers `stack`, in which
-        layers are numbered, of a map of modules `module`; both are ``all`` where they are together; `first`, `last`, `n_layers`, the span whose adapters are truncated; `whole`, whether
-        it is of all that the study truncates; `score` (a fraction, in the metric's
-        own units); `delta_points`, score minus that with all directions, in points, so that a loss is
-        negative, with its 95% interval `ci_low_points`, `ci_high_points`; `energy`, the
-        share of the squared singular values of what is truncated that is kept; `n_examples`.
+        layers are numbered, of a map of modules `module`, both ``all`` of all together; `first`, `last`,
+        `n_layers`, the span whose adapters are truncated; `whole`, whether it is of all that the study
+        truncates; `score` (a fraction, in the metric's own units); `delta_points`, score minus that with all
+        directions, in points, so that a loss is negative, with its 95% interval `ci_low_points`,
+        `ci_high_points`; `energy`, the share of the squared singular values of what is truncated that is
+        kept; `n_examples`.
         """
         return self.record.ranks
 
