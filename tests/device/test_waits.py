@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 from peft_folders import written
-from trainings import stop_at
+from trainings import request_of, stop_at
 
 import adapter_probe as ap
-from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters, TopLayers
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.training.loop import Trainer
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 ROWS = [{"text": f"{'the cat saw a dog'[: 8 + n % 3]}", "label": n % 2} for n in range(6)]
 
@@ -37,9 +35,9 @@ def test_the_host_waits_for_batches_and_not_for_passes(saved_classifier, devices
 def test_a_step_of_training_reads_the_loss_and_nothing_else(
     method, dtype, tiny_base, short_task, devices, tmp_path
 ):
-    settings = TrainingSettings(epochs=2, learning_rate=1e-3, dtype=dtype)
-    request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), method, settings)
-    inputs = load_inputs(request)
+    given = {"epochs": 2, "batch_size": 32, "learning_rate": 1e-3, "dtype": dtype}
+    request = request_of(tiny_base("bert"), short_task, method, **given)
+    inputs, settings = load_inputs(request), request.settings
     model = build_model(request, inputs.base, torch.device("pretend"))
     steps = []
     with devices() as machine, RunDirectory(tmp_path / "run", {}, plan={}) as run:
@@ -53,8 +51,8 @@ def test_a_step_of_training_reads_the_loss_and_nothing_else(
 
 
 def test_a_resumed_training_has_its_whole_state_on_the_device(tiny_base, short_task, tmp_path):
-    settings = TrainingSettings(epochs=2)
-    request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), Adapters(size=4), settings)
+    request = request_of(tiny_base("bert"), short_task, Adapters(size=4), epochs=2, batch_size=32)
+    settings = request.settings
     inputs, found = load_inputs(request), []
     for folder, stops in (("whole", (None,)), ("cut", (2, None))):
         for stop in stops:

@@ -14,7 +14,7 @@ from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from torch import Tensor, nn
-from trainings import assert_resumes
+from trainings import assert_resumes, request_of
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
@@ -22,7 +22,6 @@ from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.places import DECODERS
 from adapter_probe.data.packing import pack
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import (
@@ -39,8 +38,7 @@ from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.training.loop import Progress, epoch_batches
 from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
 LAYERS, RATE, BATCH = 3, 1e-2, 32
@@ -100,7 +98,7 @@ def prepared(decoder, short_task) -> Callable[..., tuple]:
     """A model under a method, and the encoded training rows."""
 
     def make(family: str, method: Method) -> tuple:
-        request = TrainingRequest(str(decoder(family)), find_task(short_task), method, TrainingSettings())
+        request = request_of(decoder(family), short_task, method)
         inputs = load_inputs(request)
         return build_model(request, inputs.base, CPU), inputs.objective.train
 
@@ -228,8 +226,7 @@ def test_a_trained_checkpoint_is_opened_and_ablated(family: str, decoder, short_
     "method", [Adapters(4, 0.1), pytest.param(TopLayers(1), marks=pytest.mark.slow)], ids=str
 )
 def test_a_training_that_was_interrupted_ends_in_the_same_bytes(method, decoder, short_task, tmp_path):
-    settings = TrainingSettings(epochs=2, learning_rate=RATE)
-    request = TrainingRequest(str(decoder("gpt2")), find_task(short_task), method, settings)
+    request = request_of(decoder("gpt2"), short_task, method, epochs=2, batch_size=BATCH)
     assert_resumes(request, tmp_path, 4)
     assert isinstance(open_any(tmp_path / "cut"), OpenedPlaced)
 
@@ -257,8 +254,7 @@ def test_padding_is_not_counted_in_a_batch_norm():
     ],
 )
 def test_what_does_not_fit_is_refused(family, method, options, message, decoder, short_task):
-    settings = TrainingSettings(**options)
-    request = TrainingRequest(str(decoder(family)), find_task(short_task), method, settings)
+    request = request_of(decoder(family), short_task, method, **options)
     with pytest.raises(ModelError, match=message):
         build_model(request, load_inputs(request).base, CPU)
 
@@ -287,7 +283,7 @@ def base_of(family: str, fields: dict, decoder: Callable[[str], Path], folder: P
 )
 def test_families_without_places_are_refused(family, fields, message, decoder, short_task, tmp_path):
     base = base_of(family, fields, decoder, tmp_path)
-    request = TrainingRequest(str(base), find_task(short_task), Adapters(4), TrainingSettings())
+    request = request_of(base, short_task, Adapters(4))
     with pytest.raises(ModelError, match=message) as caught:
         build_model(request, load_inputs(request).base, CPU)
     assert "\n" not in str(caught.value)
@@ -300,7 +296,7 @@ def test_tags_and_several_labels(kind: str, method: Method, decoder, train, tmp_
     base, task = decoder("llama"), request.getfixturevalue(kind)
     said = train(base, task, tmp_path / "c", method=method)
     opened = open_any(tmp_path / "c")
-    asked = TrainingRequest(str(base), find_task(task), method, TrainingSettings())
+    asked = request_of(base, task, method)
     inputs = load_inputs(asked)
     encoded = inputs.objective.validation
     batch = pack(encoded, range(len(encoded)))

@@ -16,14 +16,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import Biases, Method, method_from_json
 from adapter_probe.training import peft_tuners
 from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.peft_methods import INITS, initialised, method_of, peft_method
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
 WEIGHTS, RECORD = "adapter_model.safetensors", "adapter_probe.json"
@@ -45,8 +43,7 @@ def batches_of(base: Path, rows: list[dict], n_epochs: int) -> list[dict]:
 
 def built(text: str | Method, base: Path, task: Path, seed: int = 0) -> TrainingModel:
     """A base under a method, before any step."""
-    method = peft_method(text) if isinstance(text, str) else text
-    request = TrainingRequest(str(base), find_task(task), method, TrainingSettings(seed=seed))
+    request = request_of(base, task, text, seed=seed)
     return build_model(request, load_inputs(request).base, CPU)
 
 
