@@ -300,7 +300,8 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     needed = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     switches = [(module, module.disable_adapters) for module in Switches().inside(model).values()]
     padding = [(config, getattr(config, "pad_token_id", None)) for config in configs_of_text(model)]
-    hooks = [(held, {*held}) for module in model.modules() for held in _hooks_of(module)]
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    hooks = [(held := getattr(module, kind), {*held}) for module in model.modules() for kind in kinds]
     try:
         yield
     finally:
@@ -320,10 +321,6 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         for held, before in hooks:
             for key in [key for key in held if key not in before]:
                 del held[key]
-
-
-def _hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
-    return module._forward_hooks, module._forward_pre_hooks
 
 
 def state_of_tuners(model: nn.Module) -> list[Any]:

@@ -164,16 +164,12 @@ class MetricOfTrainer:
             own = own.reshape(len(own), *self._like.shape[1:]).astype(self._like.dtype)
         few = torch.from_numpy(rows[:8])
         whole = change(few, torch.from_numpy(own))
-        if not isinstance(whole, torch.Tensor) or len(whole) != len(few):
+        single = [change(few[row : row + 1], own[row : row + 1]) for row in range(len(few))]
+        is_tensor = isinstance(whole, torch.Tensor) and whole.shape == (joined := torch.cat(single)).shape
+        if not is_tensor or not torch.allclose(whole.double(), joined.double()):
             raise DataError(
-                "the trainer's preprocess_logits_for_metrics does not give one row per example, which a "
-                f"study resamples; {INSTEAD}"
-            )
-        single = torch.cat([change(few[row : row + 1], own[row : row + 1]) for row in range(len(few))])
-        if whole.shape != single.shape or not torch.allclose(whole.double(), single.double()):
-            raise DataError(
-                "the trainer's preprocess_logits_for_metrics depends on the other examples of a batch, which "
-                f"a study resamples; {INSTEAD}"
+                "the trainer's preprocess_logits_for_metrics does not give one row per example, or one that "
+                f"depends on the other examples of a batch, which a study resamples; {INSTEAD}"
             )
 
     def _name_of(

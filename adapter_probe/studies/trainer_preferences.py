@@ -116,7 +116,7 @@ def _preferences_of(trainer: Any, data: Any) -> TokenisedPreferences:
             "data= (rows with prompt, chosen and rejected)"
         )
     rows = list(data)
-    prompts = tuple(list(row["prompt_ids"]) for row in rows) if "prompt_ids" in rows[0] else None
+    prompts = [list(row["prompt_ids"]) for row in rows] if "prompt_ids" in rows[0] else None
     most = None if prompts is None else getattr(trainer.args, "max_length", None)
     ends = getattr(trainer.args, "truncation_mode", "keep_start") == "keep_end"
     begins, answers = [], []
