@@ -120,7 +120,8 @@ def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator
             source = f"the evaluation set of a {type(trainer).__name__}"
             examples = replace(examples, question=replace(examples.question, source=source))
         if of_trainers_own or metric is not None:
-            kind, asked = opened.description.task.kind, examples and examples.question
+            kind = opened.description.task.kind
+            asked = None if examples is None else examples.question
             n = len(subject.data) if asked is None else asked.n_rows  # type: ignore[arg-type]  # texts of the set
             notes += differences_of(trainer, kind, subject.batches, n, of_trainers_own)
         if subject.name:
