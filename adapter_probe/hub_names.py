@@ -18,8 +18,13 @@ def is_hub_name(name: str | Path) -> bool:
 
 
 def name_of_folder(base: str) -> str:
-    """What a base is called: its folder, or the one around a folder that is only called `model`."""
+    """What a base is called: its folder, or the one around a folder that is only called `model`.
+
+    Of a name on the hub, what stands behind its owner.
+    """
     path = PurePath(base)
+    if is_hub_name(base):
+        return path.name
     return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 

@@ -22,7 +22,7 @@ from . import style
 from .layout import before_drawing, size_in_points
 from .legends import LegendEntry
 
-FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
+FOOT = 0.06  # fraction of the axes' height: position of marks without a value
 _FAR = 0.6  # of the range of scores
 _ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"

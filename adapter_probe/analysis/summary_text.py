@@ -289,7 +289,9 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
         row = alike.iloc[0]  # the longest of the spans with equal changes
         first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
-        change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
+        change += (
+            f" (the same for {wording.count_text(len(alike) - 1, 'other span')})" if len(alike) > 1 else ""
+        )
         done = wording.done_text(record.study, record.strength, record.rank)
         rows.append((f"frontier: {_place_text(row)} {done}", change))
     return _plain(rows)

@@ -23,7 +23,14 @@ from adapter_probe.errors import CheckpointError, must_be
 from adapter_probe.replay.recording import held_elsewhere
 from adapter_probe.replay.sharing import sharing
 
-from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
+from .base_config import (
+    AnyBase,
+    method_of,
+    naming_base,
+    quiet_quantisers,
+    refuse_unknown_quantisation,
+    refuse_without_package,
+)
 from .files import folder_of_base, is_finite
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
@@ -86,6 +93,7 @@ def load_any_base(
             dequantised.
     """
     method, config = method_of(found.fields), config_for(cls, found.config)
+    refuse_unknown_quantisation(found.name, found.fields)
     if weights:
         refuse_without_package(found.name, found.fields)
     elif method is not None:

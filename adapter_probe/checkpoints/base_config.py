@@ -48,9 +48,11 @@ from .identity import BaseIdentity, config_settings, forward_settings
 from .places import places_in
 
 _READERS = ("transformers.configuration_utils", "transformers.modeling_rope_utils")
-_PLAIN = {"position_embedding_type": "absolute"}
+_PLAIN = {"position_embedding_type": "absolute", "pretraining_tp": 1}
 """Settings of older versions, at the value at which today's code computes the same."""
 _NEVER_READ = frozenset((
+    "sentence_transformers", "adapters", "matryoshka_dimensions", "pad_token", "eos_token", "bos_token",
+    "padding_side", "model_name", "label_smoothing",
     "n_ctx", "n_positions", "n_special", "predict_special_tokens", "tie_weights_", "down_scale_factor",
     "normalize_embedding", "extra_pos_embeddings", "directionality", "pooler_fc_size", "pooler_type",
     "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "masked_softmax_fusion",
@@ -383,11 +385,12 @@ def method_of(fields: Mapping[str, Any]) -> str | None:
         return "?"
     if config.get("load_in_4bit") or config.get("load_in_8bit"):  # transformers before 4.36 named no method
         return "bitsandbytes"
-    return str(config.get("quant_method", "?"))
+    named = config.get("quant_method")
+    return str(named) if isinstance(named, str) else "?"
 
 
-def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a quantised base whose package is not installed."""
+def refuse_unknown_quantisation(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a quantised base whose method transformers does not know: it would be read as if in full."""
     method = method_of(fields)
     if method is None:
         return
@@ -396,15 +399,23 @@ def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"base {name}: quantization_config in its config.json is {quote(config)}, expected an object"
         )
-    module, package = _PACKAGES.get(method, ("", ""))
+    module, _ = _PACKAGES.get(method, ("", ""))
     with silent_transformers():
         known = method != "?" and AutoHfQuantizer.supports_quant_method(dict(config))
-    if not known and (not module or _installed(module)):  # the weights would be read as if stored in full
+    if not known and (not module or _installed(module)):
         raise CheckpointError(
             f"base {name}: quant_method in its config.json (quantization_config) is "
             f"{quote(config.get('quant_method'))}, which transformers {transformers_version} does not know; "
             "give the unquantised model with --base, which is another model"
         )
+
+
+def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a quantised base whose package is not installed."""
+    method = method_of(fields)
+    if method is None:
+        return
+    module, package = _PACKAGES.get(method, ("", ""))
     for needed, of in ((module, package), ("accelerate", "accelerate")):
         if needed and not _installed(needed):
             how = install_extra("quantised") if method in _IN_EXTRA else f"install {of}"

@@ -206,7 +206,7 @@ def check_values(path: Path, name: str, tensor: Tensor) -> None:
     if not tensor.dtype.is_floating_point or tensor.layout != torch.strided or tensor.is_meta:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise CheckpointError(f"{path}: {name} contains {kind} values, expected floating-point numbers")
-    if not is_finite(tensor):
+    if not is_finite(tensor.float() if tensor.dtype == torch.float64 else tensor):  # as it will be held
         raise CheckpointError(f"{path}: {name} contains NaN or infinite values")
 
 

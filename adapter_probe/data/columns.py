@@ -62,8 +62,9 @@ def choose_columns(rows: Rows, kind: str | None) -> Columns:
     if text is None or label is None:
         missing = f"no {'label' if text else 'text'} column found (columns: {listed(rows.names)})"
         raise DataError(f"{rows.path}: {missing}{_example(rows, kind)}")
-    first, *others = (str(record.get(label)).strip() for record in rows.records)
-    if first.lower() in LABEL_COLUMNS and first not in others:
+    head = [str(rows.records[0].get(name)).strip() for name in (text, label)]
+    first, usual = head[1], {*_TEXTS, *(name for pair in _PAIRS for name in pair)}
+    if first.lower() in LABEL_COLUMNS and head[0].lower() in usual:
         raise DataError(
             f"{rows.places[0]}: the label is {shown(first)}, as in a header; "
             "name the columns as the header does"

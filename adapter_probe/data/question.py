@@ -89,7 +89,12 @@ def _unread_by(template: str, tables: Sequence[Rows]) -> tuple[str, ...]:
             if isinstance(one, dict) and ("role" in one or name == "chat_template_kwargs"):
                 given |= {f"{name}.{field}": field for field in one if one[field] not in (None, "", [])}
     named = set(re.findall(r"\w+", template))
-    return tuple(name for name, field in given.items() if field not in named)
+    by_field = bool(named & {"role", "content"})  # else it writes whole messages
+    return tuple(
+        name
+        for name, field in given.items()
+        if field not in named and (by_field or name == "tools" or name.startswith("chat_template_kwargs."))
+    )
 
 
 def frame_of(tokenizer: Any, pair: bool = False) -> str:

@@ -18,7 +18,8 @@ from adapter_probe.results.fingerprints import hash_json, sha256_of, to_plain
 from adapter_probe.results.manifests import begin_study, read_study, write_study
 from adapter_probe.results.schema import STUDY, SWEEP_CSV, TRADEOFF_CSV, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 
-SCHEMA = 1
+SCHEMA = 1  # of study.json
+_TRIAL_SCHEMA = 2  # of trial.json
 _TOLD = "told"
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
 _DEFAULT_SITES = "both"
@@ -101,7 +102,7 @@ class TrialRecord:
 def write_trial(folder: str | Path, record: TrialRecord) -> None:
     """Write ``trial.json``, which marks the trial as finished."""
     content = to_plain(to_record(record))
-    write_json(Path(folder) / TRIAL, {"schema": SCHEMA, **content, "checksum": hash_json(content)})
+    write_json(Path(folder) / TRIAL, {"schema": _TRIAL_SCHEMA, **content, "checksum": hash_json(content)})
 
 
 def read_trial(folder: str | Path) -> TrialRecord | None:
@@ -114,10 +115,10 @@ def read_trial(folder: str | Path) -> TrialRecord | None:
     if not path.exists():
         return None
     document = read_json(path)
-    if (schema := document.pop("schema", None)) != SCHEMA:
+    if (schema := document.pop("schema", None)) != _TRIAL_SCHEMA:
         raise ResultsError(
-            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only; choose another --out or "
-            "remove the folder"
+            f"{path}: schema {schema!r}; this version reads schema {_TRIAL_SCHEMA} only; choose another "
+            "--out or remove the folder"
         )
     checksum = document.pop("checksum", None)
     try:

@@ -77,7 +77,12 @@ def opened_for(subject: Subject, machine: Machine, folder: str | Path | None) ->
             raise DataError(
                 f"{one.name}= applies only to a model in memory, and {subject.checkpoint} is on disk"
             )
-    several = subject.adapter if "," in (subject.adapter or "") else None
+    names = (subject.adapter or "").split(",")
+    several = subject.adapter if len(names) > 1 else None
+    if several is not None and not all(map(str.strip, names)):
+        raise CheckpointError(
+            f"--adapter {several!r} has an empty name; give names with a comma between them"
+        )
     found = _on_disk(subject if several is None else replace(subject, adapter=None), machine.progress)
     if several is not None and machine.cluster is not None:
         raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")

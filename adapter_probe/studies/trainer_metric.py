@@ -162,11 +162,12 @@ class MetricOfTrainer:
         own = labels[:8]
         if self._like is not None:
             own = own.reshape(len(own), *self._like.shape[1:]).astype(self._like.dtype)
-        few = torch.from_numpy(rows[:8])
-        whole = change(few, torch.from_numpy(own))
-        single = [change(few[row : row + 1], own[row : row + 1]) for row in range(len(few))]
-        is_tensor = isinstance(whole, torch.Tensor) and whole.shape == (joined := torch.cat(single)).shape
-        if not is_tensor or not torch.allclose(whole.double(), joined.double()):
+        few, given = torch.from_numpy(rows[:8]), torch.from_numpy(own)
+        whole = change(few, given)
+        single = [change(few[row : row + 1], given[row : row + 1]) for row in range(len(few))]
+        alike = all(isinstance(one, torch.Tensor) for one in (whole, *single))
+        joined = torch.cat([torch.atleast_1d(one) for one in single]) if alike else None
+        if joined is None or whole.shape != joined.shape or not whole.double().allclose(joined.double()):
             raise DataError(
                 "the trainer's preprocess_logits_for_metrics does not give one row per example, or one that "
                 f"depends on the other examples of a batch, which a study resamples; {INSTEAD}"

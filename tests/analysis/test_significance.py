@@ -16,6 +16,7 @@ from tiers import slow_unless
 from adapter_probe.analysis.attribution import shares
 from adapter_probe.analysis.resampling import Draws, draw_scores, draw_weights
 from adapter_probe.analysis.significance import exact_end, holm, interval, over_seeds, p_values, sign_test
+from adapter_probe.kinds.table import about_kind
 
 
 def draws_of(values: np.ndarray, most: float = 100.0, seed: int = 0, n_draws: int = 10_000) -> Draws:
@@ -138,7 +139,7 @@ def change_of(metric: str, kind: str, predictions: np.ndarray, scored_with: np.n
     units = np.arange(len(scored_with)) if units is None else units
     study = SimpleNamespace(
         metric=metric, kind=kind, taken_by_metric=predictions, scored_with=scored_with, units=units,
-        label_names=("a", "b"), settings={},
+        label_names=("a", "b"), settings={}, scored=SimpleNamespace(TASK=about_kind(kind)),
     )  # fmt: skip
     return draw_scores([study]).changes([1], 0)
 

@@ -209,9 +209,8 @@ def test_the_frontier_of_two_data_sets_names_the_longest_of_equal_spans():
     spans = spans_of(**points).assign(on_frontier=[True, True, False], stack="encoder")
     record = DataComparisonRecord(("a", "b"), ("accuracy", "nll"), spans, (0.5, 3.0), (9, 1), {})
     rows = data_comparison_rows(record)
-    assert names(
-        value_of(rows, "intact"), "a: 50.0% accuracy", "9 examples", "b: 3.000 nats nll", "1 example"
-    )
+    told = "b: negative log-likelihood 3.000 nats, 1 example"
+    assert value_of(rows, "intact") == f"a: 50.0% accuracy, 9 examples; {told}"
     told = value_of(rows, "frontier", "layers 0-1 of the encoder", "off")
     assert names(told, "drop 1.0 point on a", "fall 0.020 nats on b", "1 other")
     one = replace(record, spans=spans.iloc[:1].drop(columns="stack").assign(module="q"), warning="No.")

@@ -73,6 +73,8 @@ REFUSED: list[tuple[str, str, Any, tuple[str, ...]]] = [
     ("bert", "problem_type", "regression", ("3", "problem_type regression", "batches=")),
     ("llama", "quantization_config", {"quant_method": "own"}, ('"own"', "quantization_config", "base=")),
     ("llama", "quantization_config", {"bits": 4}, ("quant_method", "base=")),
+    ("llama", "quantization_config", {"quant_method": None}, ("quant_method", "null", "base=")),
+    ("llama", "quantization_config", {"quant_method": ["own"]}, ("quant_method", '["own"]', "base=")),
     ("llama", "attention_bias", True, ("k_proj.bias", "random")),
     ("llama", "num_hidden_layers", 2, ("layers.2", "base")),
     ("llama", "dtype", "float17", ("dtype", "float17")),

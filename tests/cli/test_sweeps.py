@@ -133,9 +133,9 @@ def test_a_folder_of_another_study_or_schema(program, sweep, undisturbed, tmp_pa
     ]
     assert "study: init-sweep -> tradeoff" in program(*other).refusal
     path = next(iter(sorted(folder.glob("trials/*/trial.json"))))
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 7'))
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 7'))
     refusal = program(*sweep, "--out", folder).refusal
-    for word in (str(path), "schema 7", "schema 1"):
+    for word in (str(path), "schema 7", "schema 2"):
         assert word in refusal
 
 

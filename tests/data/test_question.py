@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from adapter_probe.data.combining import ranking_scores
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.forms import columns_named
+from adapter_probe.data.question import _unread_by
 from adapter_probe.data.readers import read_rows
 from adapter_probe.data.similarity import retrieval_of
 from adapter_probe.data.task_spec import Columns, TaskSpec
@@ -273,3 +275,17 @@ def test_right_choices_that_may_count_from_1_are_named(tmp_path, golds, said):
     rows = [{"context": "a", "choices": ["x", "y", "z"], "gold": gold} for gold in golds]
     changes = examples_of(tmp_path, "causal", rows).question.changes
     assert any("no row's right choice is the first one" in one for one in changes) == said
+
+
+@pytest.mark.parametrize(
+    ("template", "lost"),
+    [
+        ("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", ("messages.weight", "tools")),
+        ("{{ messages | tojson }}", ("tools",)),  # which writes every field
+        ("{{ messages | tojson }}{{ tools | tojson }}", ()),
+    ],
+)
+def test_what_a_template_never_names_is_not_read(template, lost):
+    row = {"messages": [{"role": "user", "content": "a", "weight": 0.5}], "tools": [{"name": "f"}]}
+    table = SimpleNamespace(asked={"messages", "tools"}, records=[row])
+    assert _unread_by(template, [table]) == lost

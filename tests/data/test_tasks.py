@@ -639,3 +639,8 @@ def test_rows_that_others_train_on_say_who_does(folder, rows, trainer):
     text = "\n".join(map(json.dumps, rows))
     line = refused(find_task, folder(train_jsonl=text, validation_jsonl=text))
     assert names(line, "train.jsonl", trainer, "ablate")
+
+
+def test_a_class_may_be_called_as_columns_of_labels_are(folder):
+    found = find_task(folder(train_csv="text,label\na,sentiment\nb,topic\nc,topic\n"))
+    assert found.label_names == ("sentiment", "topic")

@@ -124,7 +124,7 @@ def test_only_finished_trials_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": 2}, ["schema 2", "schema 1"]),
+        ({"schema": 1}, ["schema 1", "schema 2"]),
         ({"scores": "good"}, ["scores", "good"]),
         ({"counts": {"trained": 1}}, ["counts.trained_without_head"]),
         ({"extra": 1}, ["extra"]),

@@ -116,6 +116,7 @@ def test_a_folder_of_named_adapters_equals_the_model_in_memory(folder: Path):
     [
         ("one,three", ["adapter='three'", "one", "two"]),
         ("one,one", ["adapter='one,one'", "twice"]),
+        ("one,", ["adapter='one,'", "empty name"]),
         ("one,other", ["adapter='one,other'", "LORA"]),
     ],
 )
