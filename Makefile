@@ -69,8 +69,8 @@ test-versions: ## the demo and quick tests, with the lowest and the newest versi
 	done
 
 test-extras: $(VENV)/.installed-dev ## the tests that need the larger optional packages, which it installs into .venv
-	@$(PIP) -c constraints.txt -e ".[hub,parquet,lm-eval,rouge,quantised]"
-	@$(PYTEST) -m "not real_data" $$(grep -rlE --include='*.py' 'importorskip\("(lm_eval|datasets|pyarrow|rouge_score|bitsandbytes)' tests) $(ARGS)
+	@$(PIP) -c constraints.txt -e ".[hub,parquet,lm-eval,rouge,quantised]" "trl>=1.16"
+	@$(PYTEST) -m "not real_data" $$(grep -rlE --include='*.py' 'importorskip\("(lm_eval|trl|datasets|pyarrow|rouge_score|bitsandbytes)' tests) $(ARGS)
 	@PYTHONPATH=tests/fixtures/pretend $(PYTEST) tests/device/test_half.py tests/checkpoints/test_peft_quantised.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
