@@ -199,11 +199,6 @@ def _refuse_other(trainer: Any) -> str:
     if kind is None or kind.__name__ in ("SFTTrainer", *OF_PREFERENCES):
         return "" if kind is None else kind.__name__
     name = type(trainer).__name__
-    if kind.__module__.startswith("sentence_transformers"):
-        raise DataError(
-            f"a {name} trains a model of sentence-transformers, which is studied from its folder; save it "
-            "(trainer.model.save_pretrained(FOLDER)) and give ap.ablate(FOLDER, data=...)"
-        )
     raise DataError(
         f"what a {name} evaluates is not what a study scores; give data= as well: rows with prompt, chosen "
         "and rejected (preferences), prompt and completion, or prompt and answer with generate=True"

@@ -437,8 +437,8 @@ def test_trainers_of_sentence_transformers_are_refused_with_the_way_out(kind, tm
         model, arguments(str(tmp_path / "out"), report_to=[], use_cpu=True),
         train_dataset=rows, eval_dataset=rows,
     )  # fmt: skip
-    for given, named in (({}, f"{kind}Trainer"), ({"data": [{"query": "ab", "positive": "c"}]}, kind)):
-        with pytest.raises(ap.AdapterProbeError, match=naming(named, "ap.ablate(FOLDER")):
+    for given in ({}, {"data": [{"query": "ab", "positive": "c"}]}):
+        with pytest.raises(ap.AdapterProbeError, match=naming(kind, "ap.ablate(FOLDER")):
             ap.ablate(trainer, progress=False, **given)
 
 
