@@ -344,7 +344,8 @@ class Columned(Settings):
 
     columns: str | Sequence[str] = setting(
         "", "the columns of the data that are meant, separated by commas; all others are left out. "
-        "prompt=instruction reads the column instruction as prompt.", metavar="NAME,NEW=NAME", shell=str,
+        "NEW=NAME reads the column NAME as NEW: text=review,label=stars, or prompt=instruction.",
+        metavar="NAME,NEW=NAME", shell=str,
     )  # fmt: skip
 
 

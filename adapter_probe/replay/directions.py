@@ -252,7 +252,7 @@ def refuse_without(modules: Iterable[nn.Module], rank: int) -> None:
             return
     if not most:
         raise ModelError(
-            "these adapters have no ranks: what they change in a layer is no matrix that is added to a map, "
-            "or several of them are active"
+            "these adapters have no ranks: they do not add a matrix to a layer's weights, or several of them "
+            "are active"
         )
     raise ModelError(f"rank {rank} is above the largest of these adapters; give a rank from 1 to {most}")
