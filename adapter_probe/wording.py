@@ -460,7 +460,7 @@ def _bootstrap(metric: str | None) -> str:
     from adapter_probe.custom_metric import CUSTOM
 
     name = "bootstrap" if metric is not None and metric.startswith(CUSTOM) else "Bayesian bootstrap"
-    return f"{name} over {drawn_units(metric)} and an unseen one (Gaffke 2005)"
+    return f"{name} over {drawn_units(metric)} and one more that stands for unseen ones (Gaffke 2005)"
 
 
 def significance_test(metric: str | None) -> str | None:

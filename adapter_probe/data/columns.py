@@ -8,7 +8,7 @@ from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
 from adapter_probe.data.forms import both_meant, filled, first_values, refuse_disagreeing
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
-from adapter_probe.data.readers import is_raw_cola
+from adapter_probe.data.readers import is_raw_cola, uncompressed
 from adapter_probe.data.request_rows import refuse_other_rows
 from adapter_probe.data.task_spec import Columns
 from adapter_probe.errors import DataError, listed, shown
@@ -108,7 +108,9 @@ def _example(rows: Rows, kind: str | None) -> str:
     text = text if text.lower() in _TEXTS else f"text={text}"
     others = ", of embeddings query=A,positive=B, of preferences prompt=A,chosen=B,rejected=C"
     others = others if kind == "regression" else ""
-    return f"; name them with --columns {text},label=COLUMN (text=1,label=0 of a file without header){others}"
+    delimited = uncompressed(str(rows.path)).suffix.lower() in (".csv", ".tsv")
+    by_number = " (text=1,label=0 of a file without a header)" if delimited else ""
+    return f"; name them with --columns {text},label=COLUMN{by_number}{others}"
 
 
 def _first_text(rows: Rows) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import adapter_probe
 from adapter_probe.analysis.study_records import RECORDS, AblationRecord
 from adapter_probe.argument_checks import checked
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, listed
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
@@ -75,7 +75,7 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     that of spans of layers, not a map of layers and modules.
 
     Raises:
-        ResultsError: as `load`, or a study is not an ablation.
+        ResultsError: as `load`, a study is not an ablation, or all folders have several of equal names.
     """
     there = [ablations_in(one) for one in given]
     names = [{path.name for path in own} for own in there if own]
@@ -84,6 +84,12 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
         alike = own if len(own) == 1 else [path for path in own if all(path.name in some for some in names)]
         if len(alike) > 1:
             alike = [path for path in alike if "module" not in read_spans(path)]
+        if len(alike) > 1 and len(given) > 1:
+            first = [str(path) for own in there for path in own if path.name == alike[0].name]
+            raise ResultsError(
+                f"{one} and the other folders contain ablations {listed(path.name for path in alike)} each; "
+                f"give the folders of one of them, such as {' '.join(first)}"
+            )
         found.append(one if isinstance(one, Ablation) else load(alike[0] if len(alike) == 1 else one))
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):

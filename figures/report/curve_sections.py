@@ -124,7 +124,8 @@ def drawn(
         ]
         views = [tag("div", {"class": "view", "data-wide": size}, svg) for size, svg in shown]
         figure = tag("div", {"class": "figure"}, views), tag("figcaption", {"class": "note"}, wide.caption)
-        cards.append(tag("div", {"class": "card"}, tag("figure", {"class": "drawn"}, figure)))
+        kind = "drawn" if isinstance(record, AblationRecord) else "drawn lines"
+        cards.append(tag("div", {"class": "card"}, tag("figure", {"class": kind}, figure)))
     return cards
 
 

@@ -360,6 +360,20 @@ def test_refused_training_files(folder, train, options, facts):
     assert names(refused(find_task, here, **options), *facts)
 
 
+def test_columns_by_number_are_offered_only_where_a_file_may_have_no_header(folder):
+    for file, by_number in (
+        ({"train_csv": "text,note\na,1\n"}, True),
+        ({"train_tsv": "text\tnote\na\t1\n"}, True),
+        ({"train_jsonl": '{"text": "a", "note": 1}\n'}, False),
+        ({"train_json": '[{"text": "a", "note": 1}]'}, False),
+    ):
+        here = folder(**file)
+        said = refused(find_task, here)
+        next(here.iterdir()).unlink()
+        assert names(said, "--columns text,label=COLUMN")
+        assert ("text=1,label=0 of a file without a header" in said) == by_number, file
+
+
 @pytest.mark.parametrize(
     ("label", "shown"), [("null", "None"), ("[1, 2]", "[1, 2]"), ("NaN", "nan"), ("Infinity", "inf")]
 )

@@ -113,7 +113,7 @@ def test_intervals_and_tests_are_named_as_they_are_computed():
     """By the ways of `interval` and `p_values` on what each of these metrics can do to an example."""
     exact, draws = "by the exact method of Fay and Lumbard (2021)", "by the Bayesian bootstrap over "
     assert wording.interval_method("accuracy") == wording.interval_method("text_match", "accuracy") == exact
-    unseen = " and an unseen one (Gaffke 2005)"
+    unseen = " and one more that stands for unseen ones (Gaffke 2005)"
     assert wording.interval_method("nll") == wording.interval_method("f1") == f"{draws}examples{unseen}"
     assert wording.interval_method("accuracy", "entity_f1") == f"{exact} or {draws}sentences{unseen}"
     assert wording.interval_method("custom:mine") == f"by the bootstrap over examples{unseen}"

@@ -207,7 +207,8 @@ def test_the_ablation_among_several_studies_of_a_folder_is_averaged(study, other
     assert len(views(page)) == 5  # the average, the comparison, and every ablation of spans
     shutil.copytree(study.folder, folders[1] / "another")
     for take in (ap.average, lambda given: ap.report(given, tmp_path / "none.html", average=True)):
-        with pytest.raises(ap.AdapterProbeError, match=naming("studies", "another")):
+        wanted = naming("ablations", "ablation", "another", f"{folders[0]}/ablation {folders[1]}/ablation")
+        with pytest.raises(ap.AdapterProbeError, match=wanted):
             take(folders)
 
 

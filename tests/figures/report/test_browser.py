@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from docs_scripts import module
+from matplotlib.colors import to_hex
+from matplotlib.image import imread
 from rounding import printed
 
+from adapter_probe.figures import style
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.results.ablation_files import load_ablation, read_spans
@@ -428,6 +434,39 @@ def test_dark_mode_also_of_the_drawings(browser: Browser, study: Path):
         assert not browser.count(".figure defs > path[stroke], .figure defs > path[fill]")
 
 
+def test_lines_of_every_colour_stand_out_in_the_dark(browser: Browser, tmp_path: Path):
+    """By the pixels of the page: each colour, on the ground of its figure and of the card around it."""
+    RESULTS = module("gallery_results")
+    RESULTS.write(tmp_path, ("ranks-layers", "tradeoff-two-tasks"))
+    records = [load(tmp_path / name).record for name in ("ranks-layers", "tradeoff-two-tasks")]
+    browser.open(write_report(tmp_path / "lines.html", [], records), prefers_color_scheme="dark")
+    named = (
+        "return [...new Set([...document.querySelectorAll('.lines svg [stroke^=\"#\"]')].map("
+        "(n) => n.getAttribute('stroke')))]"
+    )
+    paint = """const svg = document.querySelector(".lines svg"), box = svg.getBoundingClientRect();
+        const rect = document.createElementNS(svg.namespaceURI, "rect");
+        for (const [name, value] of [["width", "100%"], ["height", "100%"], ["fill", arguments[0]]])
+            rect.setAttribute(name, value);
+        svg.append(rect);
+        return [box.x + scrollX, box.y + scrollY];"""
+
+    def pixel(x: float, y: float) -> str:
+        clip = {"x": x, "y": y, "width": 1, "height": 1, "scale": 1}
+        png = browser.devtools("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
+        return to_hex(imread(io.BytesIO(base64.b64decode(png)))[0, 0, :3])
+
+    colours = [one for one in browser.run(named) if one not in ("#e4e4e4", "#fffffe")]  # grid lines, ground
+    assert len(colours) > 8
+    for colour in ["#fffffe", *colours]:
+        x, y = browser.run(paint, colour)
+        card, seen = pixel(x - 8, y + 20), pixel(x + 20, y + 20)
+        if colour == "#fffffe":
+            assert style.contrast(seen, card) < 1.05, seen
+        else:
+            assert style.contrast(seen, card) > 1.8, (colour, seen)
+
+
 def test_every_figure_has_words_and_every_field_its_label(browser: Browser, everything: Path):
     browser.open(everything)
     assert browser.count("svg") > 8
@@ -438,8 +477,6 @@ def test_every_figure_has_words_and_every_field_its_label(browser: Browser, ever
 
 
 def test_printing_opens_the_tables_and_needs_few_pages(browser: Browser, study: Path):
-    import base64
-
     browser.open(study)
     opened = "return document.querySelectorAll('details[open]').length"
     assert browser.run("dispatchEvent(new Event('beforeprint')); " + opened) == 3
