@@ -18,12 +18,13 @@ import numpy as np
 
 from adapter_probe.data.generating import Generation, Prompting, chat_writer
 from adapter_probe.data.lm_eval_written import OUTPUT_TYPE, WrittenDocument, read_written
-from adapter_probe.data.request_rows import Form, Request
+from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.kinds.likelihoods import predictions_from_likelihoods
+from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm
 from adapter_probe.metrics import about, score
 from adapter_probe.reads import report_unknown
 from adapter_probe.startup import import_needed
@@ -113,7 +114,7 @@ def load_tasks(
     made = requests_with_fingerprint(form, rows, name, max_examples)
     return replace(
         made, metrics=tuple(metrics), templated=prompting.apply_chat_template, documents=tuple(documents),
-        generation=_generation_of(documents) if form == "generation" else None,
+        generation=_generation_of(documents) if ROW_FORMS[form].are_written else None,
     )  # fmt: skip
 
 
@@ -169,14 +170,15 @@ def _read(
         raise DataError(
             f"lm-eval task {name!r} has output type {task.OUTPUT_TYPE!r}, allowed are {', '.join(_FORMS)}"
         )
-    if task.get_config("filter_list") and form != "generation":
+    writes = ROW_FORMS[form].are_written
+    if task.get_config("filter_list") and not writes:
         raise DataError(f"lm-eval task {name!r} filters the model's answers, which is not supported")
     try:
         task.build_all_requests(rank=0, world_size=1, **asked)
-        if form == "generation":
+        if writes:
             return form, *read_written(name, task, tokenizer)
         rows = [
-            _Document(name, task, form, number + 1, list(of_doc))
+            _Document(name, task, ROW_FORMS[form], number + 1, list(of_doc))
             for number, (_, of_doc) in enumerate(groupby(task.instances, key=lambda one: one.doc_id))
         ]
         offered = [theirs for theirs in THEIR_NAMES[form] if theirs in rows[0].scored(rows[0].drawn(0))]
@@ -198,21 +200,21 @@ def _read(
 class _Document:
     name: str
     task: Any
-    form: Form
+    form: RowForm
     number: int
     instances: list[Any]
 
     def request(self, offered: Sequence[str]) -> Request:
         """The document as a request of this project, with the task's right choice or counts."""
         arguments = [instance.args for instance in self.instances]
-        if self.form == "text":
+        if self.form.are_texts:
             ((text,),) = arguments
             return Request("", (text,), counts=(self._counts(text),))
         contexts, continuations = {one[0] for one in arguments}, [one[1] for one in arguments]
         if len(contexts) > 1 or any(len(one) != 2 for one in arguments):
             raise self.error("has more than one context, or images or sound, which is not supported")
         (context,) = contexts
-        if self.form == "completion":
+        if self.form.are_completions:
             return Request(context, tuple(continuations))
         delimiter = self.task.get_config("target_delimiter") or ""
         if not all(text.startswith(delimiter) for text in continuations):
@@ -250,13 +252,13 @@ class _Document:
 
     def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
         """The result of the task's `process_results` for log-likelihoods."""
-        results = list(sums) if self.form == "text" else [(value, greedy) for value in sums]
+        results = list(sums) if self.form.are_texts else [(value, greedy) for value in sums]
         return self.task.process_results(self.doc, results)
 
     def drawn(self, draw: int) -> list[float]:
         """Random log-likelihoods, in proportion to the choices' lengths, so that each choice can win."""
         values = -np.random.default_rng([self.number, draw]).uniform(0.1, 5, len(self.instances))
-        if self.form == "choice":
+        if self.form.are_choices:
             values *= [len(instance.args[1]) for instance in self.instances]
         return values.tolist()
 
@@ -283,7 +285,7 @@ class _Document:
 
 def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Request]) -> bool:
     """Whether task and project score rows, individually and aggregated, equally on random log-likelihoods."""
-    ours, aggregate = THEIR_NAMES[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
+    ours, aggregate = THEIR_NAMES[rows[0].form.name][theirs], rows[0].task.aggregation()[theirs]
     for draw in range(_DRAWS):
         items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]
         said = [_prediction_and_label(ours, row, request, draw) for row, request in zip(rows, requests)]

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from adapter_probe.data.formats import READERS, RowOf, is_text
 from adapter_probe.data.forms import DataForm, answer_role, parts_in, prompt_role, role
 from adapter_probe.data.naming import ANSWERED, SCORED, are_choices, how_to_read
 from adapter_probe.errors import DataError, listed, one_line
+from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm
 
-Form = Literal["choice", "completion", "text", "generation", "preference"]
 REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 """Columns of a reference model's log-likelihoods, as TRL names them."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -219,12 +219,17 @@ def _prompt_alone(row: RowOf, _: Any) -> Request:
 _Reader = Callable[[RowOf, Any], Request]
 
 
-class RowForm(NamedTuple):
-    """A form of a language model's rows: what is scored, what makes an example, and what it reads."""
+class RowReader(NamedTuple):
+    """Columns of a language model's rows: their form, what makes an example, and what it reads."""
 
     form: Form
     read: _Reader
     about: DataForm
+
+    @property
+    def scored(self) -> RowForm:
+        """What is scored of a row."""
+        return ROW_FORMS[self.form]
 
 
 _AFTER_PROMPT = "give --generate to score what the model writes beside a column answer"
@@ -239,41 +244,39 @@ _PREFERENCE = DataForm(
     also=(("prompt", ", after `prompt`"),), layouts=SCORED,
 )  # fmt: skip
 _CHOICES = answer_role("name the texts choices, and the number of the right one gold or answer")
-FORMS: dict[tuple[str, ...], RowForm] = {
-    ("context", "choices", "gold"): RowForm("choice", _asked, DataForm(
+FORMS: dict[tuple[str, ...], RowReader] = {
+    ("context", "choices", "gold"): RowReader("choice", _asked, DataForm(
         "choices", "the likeliest of `choices` after `context`, right is `gold`",
         (_CHOICES, prompt_role("write it into the column context")), layouts=SCORED,
     )),
-    ("question", "choices", "answer"): RowForm("choice", _question, DataForm(
+    ("question", "choices", "answer"): RowReader("choice", _question, DataForm(
         "questions with choices", "the likeliest of `choices` after `question`, right is `answer`",
         (_CHOICES, prompt_role("write it into the column question")), layouts=SCORED,
     )),
-    ("sentence_good", "sentence_bad"): RowForm("choice", _pair, DataForm(
+    ("sentence_good", "sentence_bad"): RowReader("choice", _pair, DataForm(
         "minimal pairs", "`sentence_good` likelier than `sentence_bad`",
         (_CHOICES, prompt_role("write it into both sentences")), whole=True,
     )),
-    ("prompt", "completion"): RowForm("completion", _completion, DataForm(
+    ("prompt", "completion"): RowReader("completion", _completion, DataForm(
         "completions", "likelihood of `completion` after `prompt`",
         (answer_role("name what is to be scored completion; of preferences, name the columns chosen and "
                      "rejected"), prompt_role()), layouts=SCORED,
     )),
-    ("chosen", "rejected"): RowForm("preference", _preference, _PREFERENCE),
-    ("messages",): RowForm("completion", _chat, DataForm(
+    ("chosen", "rejected"): RowReader("preference", _preference, _PREFERENCE),
+    ("messages",): RowReader("completion", _chat, DataForm(
         "conversations", "likelihood of the last turn of `messages`",
         (answer_role("write it into messages as the last turn"), prompt_role("write it into messages")),
         whole=True,
     )),
-    ("text",): RowForm("text", lambda row, _: Request("", (row.filled("text"),)), DataForm(
+    ("text",): RowReader("text", lambda row, _: Request("", (row.filled("text"),)), DataForm(
         "texts", "likelihood of `text`",
         (answer_role(_OF_TEXTS), prompt_role(_OF_TEXTS)), whole=True, layouts=SCORED,
     )),
-    ("prompt",): RowForm("text", _prompt_alone, DataForm(
+    ("prompt",): RowReader("text", _prompt_alone, DataForm(
         "texts", "likelihood of `prompt` as a text",
         (answer_role(_AFTER_PROMPT), prompt_role()), layouts=SCORED,
     )),
 }  # fmt: skip
-
-
 """By the columns that determine it, the form of a row and what makes its example."""
 
 
@@ -309,8 +312,8 @@ def columns_of(row: RowOf) -> tuple[str, ...]:
         refuse_other_rows(place, record)
     # If there are the columns of another kind, a text or prompt column often repeats their content.
     if are_preferences(record):  # which a completion or messages repeat too
-        found = [columns for columns in found if FORMS[columns].form != "completion"]
-    found = [columns for columns in found if FORMS[columns].form != "text"] or found[:1]
+        found = [columns for columns in found if not FORMS[columns].scored.are_completions]
+    found = [columns for columns in found if not FORMS[columns].scored.are_texts] or found[:1]
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)
         raise DataError(

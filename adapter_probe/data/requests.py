@@ -16,20 +16,11 @@ from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, ExampleRows, refuse_unread
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text, uncompressed
-from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
+from adapter_probe.data.request_rows import FORMS, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
+from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm
 from adapter_probe.metrics import BY_NAME, PER_TEXT
-
-_DEFAULTS: dict[Form, str] = {
-    "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "generation": "text_match",
-    "preference": "pairwise_accuracy",
-}  # fmt: skip
-FORM_METRICS = {
-    form: tuple(dict.fromkeys((default, *(n for n, one in BY_NAME.items() if form in one.forms))))
-    for form, default in _DEFAULTS.items()
-}
-"""Metrics that fit each form; the first is the default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,17 +52,17 @@ class Requests(ExampleRows):
     @property
     def are_texts(self) -> bool:
         """See `ExampleRows.are_texts`."""
-        return self.form == "text"
+        return ROW_FORMS[self.form].are_texts
 
     @property
     def are_choices(self) -> bool:
         """See `ExampleRows.are_choices`."""
-        return self.form == "choice"
+        return ROW_FORMS[self.form].are_choices
 
     @property
     def are_preferences(self) -> bool:
         """See `ExampleRows.are_preferences`."""
-        return self.form == "preference"
+        return ROW_FORMS[self.form].are_preferences
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -105,16 +96,16 @@ def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Ro
     return tables
 
 
-def form_of(table: Rows) -> tuple[str, Form]:
+def form_of(table: Rows) -> tuple[str, RowForm]:
     """The columns that determine the form of a table's first row, and the form."""
     columns = columns_of(next(iter(table)))
-    return listed(columns), FORMS[columns].form
+    return listed(columns), FORMS[columns].scored
 
 
 def is_of_language_model(table: Rows) -> bool:
     """Whether the columns are those of questions with choices, pairs, completions or chats."""
     names = set(table.names)
-    return any(set(columns) <= names for columns, own in FORMS.items() if own.form != "text")
+    return any(set(columns) <= names for columns, own in FORMS.items() if not own.scored.are_texts)
 
 
 def requests_of(
@@ -184,7 +175,7 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
     Raises:
         DataError: the metric does not fit the rows.
     """
-    allowed, form = requests.metrics or FORM_METRICS[requests.form], requests.form
+    allowed, form = requests.metrics or ROW_FORMS[requests.form].metrics, requests.form
     writes = requests.generation is not None
     if writes and requests.metrics:  # of a task, with or without the name of a filter
         found = [one for one in allowed if asked in (name := one.removeprefix(PER_TEXT), name.split(",")[0])]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.encoding import add_arrays
-from adapter_probe.data.request_rows import Form, Request, common_length
+from adapter_probe.data.request_rows import Request, common_length
 from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError, shown
 
@@ -120,7 +120,7 @@ def encode_requests(
     trees, example, n_tokens, n_cut = list[TokenTree](), list[int](), list[np.ndarray](), 0
     for number, request in enumerate(requests.rows):
         try:
-            made = encoder.texts(request, requests.form)
+            made = encoder.texts(request, requests)
             source = encoder.source(request)
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
@@ -210,11 +210,11 @@ class Encoder:
         """No text is read apart from the continuations."""
         return False
 
-    def texts(self, request: Request, form: Form) -> list[list[Text]]:
+    def texts(self, request: Request, of: Requests) -> list[list[Text]]:
         """What is scored of a request, one list for each window of a whole text."""
-        if form == "text":
+        if of.are_texts:
             return list(self._windows(request))
-        return [self._answers(request) if form == "preference" else self._pairs(request)]
+        return [self._answers(request) if of.are_preferences else self._pairs(request)]
 
     def _pairs(self, request: Request) -> list[Text]:
         """Context and continuation of every choice; a chat template has said itself where one ends."""
@@ -312,7 +312,7 @@ class Pairs:
         ids = self.tokenizer(request.context, add_special_tokens=request.framed, verbose=False)
         return len(ids["input_ids"]) > self.max_length
 
-    def texts(self, request: Request, form: Form) -> list[list[Text]]:
+    def texts(self, request: Request, of: Requests) -> list[list[Text]]:
         """The decoder's first token and the continuation, of every choice."""
         made: list[Text] = []
         for choice in request.choices:

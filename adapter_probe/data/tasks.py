@@ -34,7 +34,7 @@ from adapter_probe.data.presets import (
 )
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file, uncompressed
-from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
+from adapter_probe.data.requests import form_of, is_of_language_model, read_tables
 from adapter_probe.data.similarity import are_contrasts
 from adapter_probe.data.sources import (
     no_such_split,
@@ -355,15 +355,15 @@ def task_of_language_model(
                 f"the {split} rows of {name} have {found}, but the {lead} rows have {columns}; give rows of "
                 "one kind"
             )
-    if form == "preference":
+    if form.are_preferences:
         raise DataError(
             f"{tables[lead][0].path}: language models are trained on preferences by TRL's DPOTrainer; "
             "`adapter-probe ablate` scores what it has trained"
         )
-    allowed = [one for one in FORM_METRICS[form] if not about(one).distance]
+    allowed = [one for one in form.metrics if not about(one).distance]
     if metric not in (None, *allowed):
         raise DataError(
-            f"metric {metric!r} does not fit rows of form {form!r}; allowed: {', '.join(allowed)}"
+            f"metric {metric!r} does not fit rows of form {form.name!r}; allowed: {', '.join(allowed)}"
         )
     prints = {
         split: fingerprint_of([rows.records for rows in own], sort_keys=True) for split, own in tables.items()

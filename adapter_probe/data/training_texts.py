@@ -51,7 +51,7 @@ def encode_training(
                 found = [_chat(tokenizer, request)]
             else:
                 right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
-                texts = encoder.texts(right, requests.form)
+                texts = encoder.texts(right, requests)
                 found = [_places(text, source) for window in texts for text in window]
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None

@@ -18,7 +18,6 @@ from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompts import prompts_of
 from adapter_probe.data.request_rows import request_of
 from adapter_probe.data.requests import (
-    FORM_METRICS,
     Request,
     choose_metric,
     read_tables,
@@ -27,6 +26,7 @@ from adapter_probe.data.requests import (
 )
 from adapter_probe.data.requests_encoding import count_texts, encode_requests
 from adapter_probe.errors import DataError
+from adapter_probe.kinds.row_forms import ROW_FORMS
 
 
 @pytest.fixture(params=[(True,), (False,), (False, False)], ids=["BOS", "EOS alone", "neither"])
@@ -219,8 +219,8 @@ def test_damaged_rows_are_one_line(rows, words, write):
 def test_a_metric_of_another_form_is_refused():
     with pytest.raises(DataError, match=naming("'acc_norm'", "'text'", "bits_per_byte")):
         choose_metric("acc_norm", requests_with_fingerprint("text", [], ""))
-    for form, metrics in FORM_METRICS.items():
-        assert all(choose_metric(m, requests_with_fingerprint(form, [], "")) == m for m in metrics)
+    for form, own in ROW_FORMS.items():
+        assert all(choose_metric(m, requests_with_fingerprint(form, [], "")) == m for m in own.metrics)
 
 
 def start_of(tokenizer) -> int | None:
