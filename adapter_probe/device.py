@@ -33,7 +33,7 @@ def choose_device(name: str) -> torch.device:
     kind, _, index = name.partition(":")
     if name == "auto":
         kind = next(iter(count))
-    elif kind not in count or not (index == "" or index.isdigit()) or int(index or 0) >= count[kind]:
+    elif not (index == "" or index.isdigit()) or int(index or 0) >= count.get(kind, 0):
         here = ", ".join([*count, *(f"{kind}:{n - 1}" for kind, n in count.items() if n > 1)])
         raise ModelError(f"--device {name!r} is not available on this machine; choose from auto, {here}")
     return torch.device(kind, int(index)) if index else torch.device(kind)
@@ -76,7 +76,7 @@ def check_precision(device: torch.device, *names: str, option: str = "--precisio
 
 def size_for(sizes: Mapping[str, int], kind: str) -> int:
     """Of sizes for "cpu" and "accelerator", that of a type of device."""
-    return sizes["cpu" if kind == "cpu" else "accelerator"]
+    return sizes.get(kind, sizes["accelerator"])
 
 
 @contextmanager

@@ -44,6 +44,7 @@ REFUSED_SETTINGS = {
     "alora_invocation_tokens": "activated LoRA, which is on after a token sequence only",
     "enable_lora": "merged LoRA of PEFT before 0.3",
 }
+_NEEDED = {"LORA": ("r", "lora_alpha")}  # which PEFT would make up
 # Of other tools and versions, and without effect on a number.
 _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
 # Fields with patterns of module names.
@@ -73,8 +74,8 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
     kind = document.get("peft_type")
     if not isinstance(kind, str):
         raise CheckpointError(f"checkpoint {folder}: peft_type is {quote(kind)}, expected a string")
-    if kind in UNSWITCHED:
-        raise unsupported(folder, f"the PEFT type {quote(kind)}: {UNSWITCHED[kind]}")
+    if why := UNSWITCHED.get(kind):
+        raise unsupported(folder, f"the PEFT type {quote(kind)}: {why}")
     task = document.get("task_type")
     if task is not None and (not isinstance(task, str) or task not in HEADS):
         raise CheckpointError(
@@ -83,7 +84,7 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
     for name, what in REFUSED_SETTINGS.items():
         if document.get(name):
             raise unsupported(folder, f"{what} ({name})")
-    for name in ("r", "lora_alpha") if kind == "LORA" else ():  # which PEFT would make up
+    for name in _NEEDED.get(kind, ()):
         if document.get(name) is None:
             raise CheckpointError(f"{folder / CONFIG} lacks {name}")
     start = document.get("init_lora_weights")

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from adapter_probe.data.encoding import Items
 from adapter_probe.data.request_rows import refuse_preferences
 from adapter_probe.errors import DataError, listed, must_be, one_line
 
@@ -25,7 +26,7 @@ Read = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedBatches:
+class EncodedBatches(Items):
     """Examples cut out of batches; `Encoded` is the same for texts.
 
     Attributes:
@@ -37,6 +38,8 @@ class EncodedBatches:
         fingerprint: SHA-256 of the arguments.
         read: what is wanted of the model's output.
     """
+
+    in_batches: ClassVar[bool] = True
 
     batches: tuple[dict[str, Any], ...]
     places: np.ndarray
@@ -63,16 +66,14 @@ class EncodedBatches:
 
     def with_lengths(self, positions: Callable[[int], int]) -> EncodedBatches:
         """The same with lengths by a function of an example; it is asked once for each shape."""
-        kinds = np.unique(self.lengths, return_inverse=True)[1]
-        used: set[int] = set()
-        lengths = np.empty_like(self.lengths)
-        for kind in range(kinds.max() + 1):
-            length = positions(int(np.flatnonzero(kinds == kind)[0]))
-            while length in used:  # equal lengths have equal shapes
+        _, firsts, shapes = np.unique(self.lengths, return_index=True, return_inverse=True)
+        found: list[int] = []
+        for example in firsts.tolist():
+            length = positions(example)
+            while length in found:  # equal lengths have equal shapes
                 length += 1
-            used.add(length)
-            lengths[kinds == kind] = length
-        return replace(self, lengths=lengths)
+            found.append(length)
+        return replace(self, lengths=np.array(found, dtype=np.int64)[shapes])
 
 
 @dataclass(frozen=True, eq=False)

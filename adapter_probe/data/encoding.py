@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,8 +17,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+class Items:
+    """What a model is given of the examples, of any kind of task.
+
+    Attributes:
+        in_trees: whether an item is a tree of tokens, whose branches are scored in one pass.
+        in_batches: whether the arguments of the model's forward were given.
+    """
+
+    in_trees: ClassVar[bool] = False
+    in_batches: ClassVar[bool] = False
+
+
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class Encoded(Items):
     """Token ids of examples, without padding.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.encoding import add_arrays
+from adapter_probe.data.encoding import Items, add_arrays
 from adapter_probe.data.formats import RowOf, Rows, is_text
 from adapter_probe.data.forms import DataForm, parts_in, prompt_role, refuse_unread, role
 from adapter_probe.data.generating import Generation
@@ -37,7 +37,7 @@ WRITTEN = DataForm(
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedPrompts:
+class EncodedPrompts(Items):
     """Prompts as tokens.
 
     Attributes:

@@ -13,7 +13,6 @@ from adapter_probe.data.formats import Rows
 from adapter_probe.data.forms import DataForm, filled, unread
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import (
-    EncodedRequests,
     Start,
     sequences_of,
     start_token,
@@ -169,7 +168,7 @@ def changes_of(
         said.append("no row's right choice is the first one, which has the number 0")
     if n_cut := getattr(encoded, "n_cut", 0):
         said.append(cut_note(n_cut, len(requests), most, "beginning" if start is None else "end"))
-    if isinstance(encoded, EncodedRequests) and requests.are_texts and len(encoded) > len(requests):
+    if requests.are_texts and len(encoded) > len(requests):
         said.append(f"read in {len(encoded):,} windows of {most:,} tokens")
     return tuple(said)
 
@@ -203,7 +202,7 @@ def first_row(tokenizer: Any, encoded: Any, items: Sequence[int] = (0,)) -> str:
         encoded: tokens of all items.
         items: the items of the row.
     """
-    if not isinstance(encoded, EncodedRequests):
+    if not encoded.in_trees:
         return " beside ".join(_shown(tokenizer, encoded.input_ids[item]) for item in items)
     found = [(tokens[:-n], tokens[-n:]) for tokens, n in sequences_of(encoded.trees[0])]
     source = encoded.trees[0].source

@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from adapter_probe.data.encoding import add_arrays
+from adapter_probe.data.encoding import Items, add_arrays
 from adapter_probe.data.request_rows import Request, common_length
 from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError, shown
@@ -62,7 +62,7 @@ class TokenTree:
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedRequests:
+class EncodedRequests(Items):
     """Requests as trees of tokens.
 
     Attributes:
@@ -73,6 +73,8 @@ class EncodedRequests:
         fingerprint: SHA-256 of all tokens and of what is scored.
         n_cut: number of requests that lost tokens of their context.
     """
+
+    in_trees: ClassVar[bool] = True
 
     trees: tuple[TokenTree, ...]
     example: np.ndarray

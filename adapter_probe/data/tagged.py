@@ -7,6 +7,7 @@ maximum length are left out.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -263,8 +264,8 @@ def _count_entities(
         return set(get_entities([names[tag] for tag in tags.tolist()]))
 
     def by_type(found: set[tuple[str, int, int]]) -> list[int]:
-        kinds = [kind for kind, *_ in found]
-        return [kinds.count(kind) for kind in types]
+        counts = Counter(entity for entity, *_ in found)
+        return [counts[name] for name in types]
 
     true = entities(gold)
     said = [entities(row) for row in rows]

@@ -19,7 +19,6 @@ import torch
 
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.data.prompts import EncodedPrompts
-from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.device import is_out_of_memory, peak_memory, return_memory, size_for
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError
 from adapter_probe.results.atomic import read_json, write_json
@@ -103,7 +102,7 @@ class Engine:
             compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
         self._prepare()
-        together = isinstance(self._request.encoded, EncodedRequests) or self._packs
+        together = self._request.encoded.in_trees or self._packs
         cutting = cut_batches if together else cut_by_length
         if isinstance(self._request.encoded, EncodedPrompts):  # a part is what is written together
             cut = [[part] for part in parts]

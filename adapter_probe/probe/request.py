@@ -121,7 +121,7 @@ class AblationRequest:
                     f"every resample, so that intervals and tests are of {n_draws:,} resamples in place of "
                     f"{wanted:,}: p-values are at least {2 / (n_draws + 1):.2g} before Holm's correction"
                 )
-        if isinstance(self.encoded, EncodedBatches):
+        if self.encoded.in_batches:
             return found
         how = self.generation
         if how is not None and (left := not_followed(base_of(opened.model), how.temperature)):

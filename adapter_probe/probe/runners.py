@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.data.answers import decode_windows
-from adapter_probe.data.batches import EncodedBatches, EncodedWritten
+from adapter_probe.data.batches import EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
@@ -90,7 +90,7 @@ class ModelRunner:
             each_pass: called before each pass; what it raises stops the runner.
         """
         encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
-        if isinstance(encoded, EncodedRequests):
+        if encoded.in_trees:
             with self._faster():
                 return self._scores(encoded, items, masks, tokens_per_pass, step)
         found: dict[int, Arrays] = {}
@@ -245,7 +245,7 @@ def _prepared(
     """A model prepared on short examples, and the layout of a language model's rows, shared or not."""
     encoded, (device, dtype) = request.encoded, place_of(module)
     layout: tuple[Layout, bool] | None = None
-    if isinstance(encoded, EncodedRequests):
+    if encoded.in_trees:
         layout = choose_layout(module, encoded, dtype, device, share)
         n_read = np.array([len(tree.read) for tree in encoded.trees])
         few = 2 * n_read <= encoded.lengths  # so that positions that are not read can be told
@@ -301,7 +301,7 @@ def _unequal(
 def _may_share(request: AblationRequest, module: nn.Module, dtype: torch.dtype) -> bool:
     """Whether a copy of a language model of half precision allows shared rows, if float32 has room."""
     model = request.model
-    if dtype.itemsize > 2 or not isinstance(request.encoded, EncodedRequests):
+    if dtype.itemsize > 2 or not request.encoded.in_trees:
         return True
     size = sum(4 * tensor.numel() for tensor in module.parameters())
     device = device_of(module)
@@ -331,7 +331,7 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         prompts = [encoded.input_ids[item] for item in items]
         own = padded(prompts, module, encoded.reads, started=True)
         return lambda: module(**own)["logits"][:, -1].flatten()
-    if isinstance(encoded, EncodedRequests):
+    if encoded.in_trees:
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
     else:
         batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
@@ -369,7 +369,7 @@ def reader(
     if isinstance(encoded, EncodedWritten):
         tokens = torch.from_numpy(encoded.tokens[items])
         return WrittenScores(tokens, intact=[] if request.compares_tokens else None)
-    if isinstance(encoded, EncodedBatches):
+    if encoded.in_batches:
         return lambda _, run, copies: split(encoded.read(run()), 0, copies)
     if request.checkpoint.embedding is not None:
         return request.checkpoint.embedding

@@ -209,7 +209,7 @@ def model_of(
         example = {"input_ids": ids.to(device)}
         if encoded.reads:
             example |= {"attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :1].to(device)}
-    elif isinstance(encoded, EncodedRequests):
+    elif encoded.in_trees:
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
         in_a_row = shortest.parents == np.arange(len(shortest.parents)) - 1
         one_text = int(in_a_row.argmin()) or len(in_a_row)  # all branches in a row may be too long a text
@@ -251,7 +251,7 @@ def inputs_of(
     model: nn.Module, encoded: Encoded | EncodedBatches, items: np.ndarray, device: torch.device
 ) -> dict[str, Tensor]:
     """The arguments of the model's forward for items of one length; texts of several get padding."""
-    if isinstance(encoded, EncodedBatches):
+    if encoded.in_batches:
         return encoded.inputs(
             items, device, next(p.dtype for p in model.parameters() if p.is_floating_point())
         )

@@ -174,8 +174,8 @@ def _canonical(place: str, document: dict[str, Any]) -> str:
     """The configuration with its size and without PEFT's defaults, as JSON; checked by PEFT's own class."""
     own = {name: plain(v) for name, v in document.items() if name not in _NOT_OF_METHOD and v is not None}
     kind = own.get("peft_type")
-    if kind in _UNTRAINABLE:
-        raise ModelError(f"{place}: {kind} cannot be trained here, because {_UNTRAINABLE[kind]}")
+    if why := _UNTRAINABLE.get(kind):
+        raise ModelError(f"{place}: {kind} cannot be trained here, because {why}")
     for name, what in REFUSED_SETTINGS.items():
         if own.get(name):
             raise ModelError(f"{place}: {what} ({name}) cannot be trained here")
