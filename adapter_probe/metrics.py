@@ -53,12 +53,14 @@ class Metric(NamedTuple):
             a correlation.
         distance: what a change is called, of a metric that compares with the intact model's outputs; else
             empty.
+        two_classes: whether it is of two classes, of which the last is the positive one.
         by_class: whether the counts of single classes matter, and not their sums alone.
         divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
             a mean over written texts; else empty.
         of_each: whether a ratio is taken of each example, and the score is the mean of these.
         unit: of scores that have no upper end, losses and margins, empty for a perplexity; else None.
         less_is_better: whether it is a loss.
+        of_numbers: whether answers have to hold a number.
         in_percent: whether a score is printed as a percentage; losses and correlations are not.
         short: its name in headings of tables, if shorter.
         hub: its name on the Hugging Face Hub, if another.
@@ -70,11 +72,13 @@ class Metric(NamedTuple):
     of_counts: Callable[[ClassCounts], np.ndarray] | None = None
     correlation: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     distance: str = ""
+    two_classes: bool = False
     by_class: bool = False
     divided_by: str = ""
     of_each: bool = False
     unit: str | None = None
     less_is_better: bool = False
+    of_numbers: bool = False
     in_percent: bool = True
     short: str = ""
     hub: str = ""
@@ -183,7 +187,7 @@ BY_NAME = {
         "Matthews correlation", _CLASSES, (), matthews, in_percent=False, short="MCC",
         hub="matthews_correlation",
     ),
-    "f1": Metric("F1", _CLASSES, (), _binary_f1),
+    "f1": Metric("F1", _CLASSES, (), _binary_f1, two_classes=True),
     "micro_f1": Metric("micro F1", ("multilabel",), (), micro_f1, hub="f1"),
     "macro_f1": Metric("macro F1", (*_CLASSES, "multilabel"), (), macro_f1, by_class=True, hub="f1"),
     "entity_f1": Metric("entity F1", ("tokens",), (), micro_f1, hub="f1"),
@@ -226,7 +230,7 @@ BY_NAME = {
     ),
     "text_match": Metric("exact match", forms=_WRITTEN),
     "contains": Metric("answers contained", forms=_WRITTEN),
-    "number": Metric("correct numbers", forms=_WRITTEN),
+    "number": Metric("correct numbers", forms=_WRITTEN, of_numbers=True),
     "token_f1": Metric("token F1", forms=_WRITTEN, divided_by="texts"),
     "rouge_l": Metric("ROUGE-L", forms=_WRITTEN, divided_by="texts"),
 }  # fmt: skip
@@ -351,11 +355,12 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     if metric.startswith(CUSTOM) and not isinstance(metric, CustomMetric):
         raise _only_the_name(metric)
     if n_labels not in (None, 2):
-        allowed = tuple(name for name in allowed if name != "f1")
+        allowed = tuple(name for name in allowed if not BY_NAME[name].two_classes)
     if metric not in allowed:
         near = get_close_matches(metric, allowed, 1)
-        task = f"{kind} with {n_labels} labels" if metric == "f1" and n_labels else kind
-        meant = f"did you mean {near[0]!r}? " if near and metric not in BY_NAME else ""
+        own = BY_NAME.get(metric)
+        task = f"{kind} with {n_labels} labels" if own and own.two_classes and n_labels else kind
+        meant = f"did you mean {near[0]!r}? " if near and not own else ""
         raise DataError(f"metric {metric!r} does not fit {task}; {meant}allowed: {', '.join(allowed)}")
 
 

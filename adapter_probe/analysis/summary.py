@@ -259,7 +259,7 @@ def summarise(
         data=settings.get("data") or None,
         model=model_of(results),
         base=base if "/" in (base := str(settings.get("base", ""))) else None,
-        positive_class=results.label_names[-1] if results.metric == "f1" else None,
+        positive_class=results.label_names[-1] if metrics.about(results.metric).two_classes else None,
         base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),
         groups=None if groups is None else group_summary(groups),

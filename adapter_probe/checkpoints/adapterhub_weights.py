@@ -78,19 +78,20 @@ class _Translation:
         head = None
         if HEAD_CONFIG in self.source.documents:
             head = self._head(self.source.documents[HEAD_CONFIG], tensors)
-        modules: dict[tuple[str, str], dict[str, Tensor]] = defaultdict(dict)
+        found: dict[str, dict[str, dict[str, Tensor]]] = {
+            what: defaultdict(dict) for what in ("adapters", "loras")
+        }
         for key in list(tensors):
             match = re.fullmatch(rf"(.+)\.(adapters|loras)\.{re.escape(self.source.name)}\.(.+)", key)
             if match:
-                modules[match[1], match[2]][match[3]] = tensors.pop(key)
+                found[match[2]][match[1]][match[3]] = tensors.pop(key)
         refuse_left(self.folder, tensors)
         bottlenecks: list[BottleneckSpec] = []
         inner: list[InnerSpec] = []
-        for (module, kind), parts in modules.items():
-            if kind == "adapters":
-                bottlenecks += self._bottlenecks(module, parts)
-            else:
-                inner.append(self._inner(module, parts))
+        for module, parts in found["adapters"].items():
+            bottlenecks += self._bottlenecks(module, parts)
+        for module, parts in found["loras"].items():
+            inner.append(self._inner(module, parts))
         self._check_bottlenecks(bottlenecks)
         self._check_inner(inner)
         method = ImportedMethod(

@@ -278,7 +278,7 @@ def _hash_head(task: TaskSpec) -> str:
 def task_of(name: str, head: Head, n_outputs: int, own: Path, base: Mapping[str, Any]) -> TaskSpec:
     """The task of a checkpoint that records none; its labels are the `names_of_outputs`."""
     kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
-    if kind == "regression" and n_outputs > 1:
+    if about_kind(kind).is_number and n_outputs > 1:
         raise CheckpointError(
             f"{name} gives {n_outputs} numbers for a text (problem_type regression), and rows of files have "
             "one each; from Python, give the model to adapter_probe.ablate with batches=, labels= and metric="

@@ -70,7 +70,7 @@ def _write(
         document |= {"lora_bias": True} if any(spec.bias for spec in specs) else {}
         document["init_lora_weights"] = True
     if document["peft_type"] == "IA3":
-        reading = [spec.module for spec in specs if spec.kind == "scale_input"]
+        reading = [spec.module for spec in specs if spec.scales_input]
         if reading:  # PEFT expects it among the others
             document["target_modules"] = sorted(changed)
         document["feedforward_modules"] = reading
@@ -163,11 +163,11 @@ def ranks_and_alphas(ranks: Mapping[str, int], alphas: Mapping[str, float]) -> d
 def _tensors_of(spec: InnerSpec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     own = f"{spec.module}.adapter."
     parts = {key.removeprefix(own): tensor for key, tensor in tensors.items() if key.startswith(own)}
-    if spec.kind == "low_rank":
+    if not spec.is_factor:
         names = {"down.weight": "lora_A.weight", "up.weight": "lora_B.weight", "up.bias": "lora_B.bias"}
         return {f"{spec.module}.{names[part]}": tensor for part, tensor in parts.items()}
     factor = parts["factor"] * spec.scale
-    return {f"{spec.module}.ia3_l": factor[None] if spec.kind == "scale_input" else factor[:, None]}
+    return {f"{spec.module}.ia3_l": factor[None] if spec.scales_input else factor[:, None]}
 
 
 def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | None = None) -> str:

@@ -299,7 +299,7 @@ def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
         ranks = {f"^{re.escape(spec.module)}": spec.rank for spec in specs}
         return LoraConfig(r=1, target_modules=names, rank_pattern=ranks)
     if kinds <= {"scale_input", "scale_output"}:
-        reading = [spec.module for spec in specs if spec.kind == "scale_input"]
+        reading = [spec.module for spec in specs if spec.scales_input]
         return IA3Config(target_modules=names, feedforward_modules=reading)
     raise ModelError(f"adapters of the kinds {', '.join(sorted(kinds))} are not supported in one model")
 
@@ -333,7 +333,7 @@ def fill(
         module = model.get_submodule(holder)
         setattr(module.get_base_layer() if hasattr(module, "get_base_layer") else module, part, own)
     for spec in method.inner if isinstance(method, ImportedMethod) else ():
-        if spec.kind in ("scale_input", "scale_output"):
+        if spec.is_factor:
             targets[f"{spec.module}{OWN}factor"].mul_(spec.scale)
     for module in [module for module in model.modules() if isinstance(module, PlacedAdapter)]:
         module.leave_out_norm()

@@ -58,7 +58,7 @@ from adapter_probe.data.tagged import (
 from adapter_probe.data.task_spec import Columns, TaskSpec, check_name
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.kinds.table import about_kind
-from adapter_probe.metrics import Kind, about, check_kind, check_metric, default_metric
+from adapter_probe.metrics import Kind, about, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
 
@@ -160,9 +160,10 @@ def find_task(
         split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
     }
     kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
-    if what := _LISTED.get(kind):  # of which a rare one may be in one split only
-        classes = names_in_lists(Rows.joined(list(rows.values())), columns.label, what)
-    usual = tag_metric(classes) if about_kind(kind).of_words else default_metric(kind)
+    about_it = about_kind(kind)
+    if about_it.lists and about_it.has_classes:  # of which a rare one may be in one split only
+        classes = names_in_lists(Rows.joined(list(rows.values())), columns.label, about_it.lists)
+    usual = tag_metric(classes) if about_it.of_words else default_metric(kind)
     spec = TaskSpec(
         name=called,
         kind=kind,
@@ -217,8 +218,6 @@ def load_with_question(
     return kept, question
 
 
-_LISTED = {"tokens": "tag", "multilabel": "label"}
-"""What the lists of a kind's column of labels hold, of any number."""
 _TEXTS = (form_of_texts, assemble_split)
 _ROWS: dict[str, tuple[Callable[..., DataForm], Callable[..., Any]]] = {
     "tokens": (form_of_words, assemble_tagged), "extractive": (form_of_questions, assemble_questions),
@@ -298,9 +297,9 @@ def _kind_and_classes(
     if kind is None and isinstance(rows.column(columns.label)[0], list | dict):
         several = columns.text_b is None and holds_lists(rows, columns.label)
         kind = "multilabel" if several else "extractive"  # an answer is looked for in a second text
-    in_lists = kind == "extractive" or kind in _LISTED
-    values = [] if in_lists else label_texts(rows, columns.label)
-    kind = guess_kind(rows, values) if kind is None else check_kind(kind)
+    known = None if kind is None else about_kind(kind)
+    values = [] if known and known.lists else label_texts(rows, columns.label)
+    kind = guess_kind(rows, values) if known is None else known.name
     return kind, class_names(rows, columns.label, values) if about_kind(kind).one_class else ()
 
 

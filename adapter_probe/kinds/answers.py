@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +12,13 @@ from .kind import Axes, Scored
 from .task import TaskKind
 
 EXTRACTIVE = TaskKind(
-    "extractive", drawn="paragraphs", right_by=", by exact match", n_outputs=2, reads_all=True
+    "extractive",
+    drawn="paragraphs",
+    right_by=", by exact match",
+    n_outputs=2,
+    reads_all=True,
+    in_windows=True,
+    lists="answer",
 )
 
 _SCORES = ("squad_f1", "exact_match")
@@ -43,6 +49,13 @@ class Answers(Scored):
 
     def outcomes(self, predicted: np.ndarray) -> np.ndarray:
         return np.asarray(self.outputs[..., _SCORES.index("exact_match")] > 0.5)
+
+    def told(self, texts: Sequence[str], kept: np.ndarray) -> list[list[str]]:
+        """The answers in the contexts, one list over the variants for each example kept."""
+        return [
+            [texts[i][start:end] if start >= 0 else "" for start, end in self.answers[:, i].tolist()]
+            for i in kept
+        ]
 
     def drawn_as_one(self) -> np.ndarray:
         """See `Scored.drawn_as_one`; the questions on a paragraph."""

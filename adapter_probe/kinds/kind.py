@@ -100,6 +100,13 @@ class Scored(ABC):
         """
         return None
 
+    def told(self, texts: Sequence[str], kept: np.ndarray) -> list[list[str]] | None:
+        """What is predicted as parts of an example's text, for each example kept of every variant.
+
+        None where it is no part of a text.
+        """
+        return None
+
     def finite(self) -> np.ndarray:
         """Bool ``[variants, examples]``: the example's outputs are neither NaN nor infinite."""
         return np.asarray(np.isfinite(self.outputs).all(axis=-1))

@@ -15,7 +15,13 @@ from .kind import Axes, Scored
 from .task import TaskKind
 
 CLASSIFICATION = TaskKind("classification", has_classes=True, one_class=True)
-MULTILABEL = TaskKind("multilabel", right_by=", by all labels of a text", label="labels", has_classes=True)
+MULTILABEL = TaskKind(
+    "multilabel",
+    right_by=", by all labels of a text",
+    label="labels",
+    has_classes=True,
+    lists="label",
+)
 REGRESSION = TaskKind(
     "regression", guess=("constant answer", "a constant answer"), label="number", n_outputs=1
 )

@@ -16,6 +16,7 @@ TOKENS = TaskKind(
     "tokens", "sentence", "sentences", "sentences",
     guess=("most frequent tag", "always answering with the most frequent tag"),
     right_by=", by all tags of a sentence", has_classes=True, reads_all=True, of_words=True,
+    lists="tag",
 )  # fmt: skip
 _ENTITY = re.compile(r"[BIES](?:-(?P<type>.+))?")
 

@@ -26,6 +26,8 @@ class TaskKind:
         head: what a model computes for it, see `adapter_probe.checkpoints.model_class`; empty for its name.
         n_outputs: number of outputs of the head where the labels do not say it; None where nothing does.
         reads_all: whether what is scored is read at many positions of a text, and not at one.
+        in_windows: whether a text that is too long is read in windows.
+        lists: what the lists of its column of labels hold; empty where a label is one value.
         of_words: whether texts are given as lists of words.
         is_language_model: whether tokens are predicted, so that there is no head for the task.
     """
@@ -42,6 +44,8 @@ class TaskKind:
     head: str = ""
     n_outputs: int | None = None
     reads_all: bool = False
+    in_windows: bool = False
+    lists: str = ""
     of_words: bool = False
     is_language_model: bool = False
 

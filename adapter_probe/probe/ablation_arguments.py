@@ -55,6 +55,13 @@ class AblationArguments(Evaluation):
     categories: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
 
+    @property
+    def compares(self) -> bool:
+        """Whether outputs are compared with the intact model's, without labels."""
+        from adapter_probe.metrics import COMPARISONS  # loads NumPy
+
+        return self.metric in COMPARISONS
+
     def settled(self) -> dict[str, Any]:
         """The arguments as plain JSON with absolute paths, for processes with another working directory."""
         from adapter_probe.custom_metric import CustomMetric

@@ -38,7 +38,7 @@ from adapter_probe.data.task_of_files import GIVEN_BATCHES, data_name, given_tas
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, PER_TEXT, about, check_metric, generated_metric, metric_label
+from adapter_probe.metrics import PER_TEXT, about, check_metric, generated_metric, metric_label
 from adapter_probe.python_words import in_callers_words
 from adapter_probe.replay.decoding import Decoding, configuration, not_followed
 from adapter_probe.replay.directions import refuse_without
@@ -367,7 +367,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     if not any(map(is_task, data)):
         Prompting.of(arguments).refuse()
     recorded = said.task
-    if compares := arguments.metric in COMPARISONS:
+    if compares := arguments.compares:
         if opened.embedding is not None:
             recorded = replace(recorded, kind="embedding")
         check_metric(str(arguments.metric), recorded.kind, compared=True)
@@ -416,7 +416,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
             refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
         metric = choose_metric(asked or own, examples.rows)
-        if metric == "number":
+        if about(metric).of_numbers:
             refuse_without_number([row.choices for row in examples.rows.rows], examples.rows.name)
         return task, examples, metric
     return task, examples, metric

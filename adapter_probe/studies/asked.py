@@ -107,7 +107,7 @@ def _folder_of(arguments: AblationArguments, name: str) -> Path:
     said, data = arguments.slugs(), arguments.data
     if data:
         said["data"] = f"data-{uncompressed(data[0]).stem}"
-    if arguments.metric in COMPARISONS:
+    if arguments.compares:
         said["metric"] = str(arguments.metric)
     named = ("split", "data", *vars(Prompting()), *vars(Generation()), "max_examples", "metric")
     last = [said[one] for one in named if one in said]

@@ -142,7 +142,7 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         raise ModelError(must_be("max_length", "at least 3", request.max_length))
     asked = min(tokenizer.model_max_length, request.max_length or math.inf)
     limit = limit_length(base.max_length, asked, base.identity.name)
-    if task.kind == "extractive":
+    if task.about.in_windows:
         limit = WindowSettings.within(limit).max_length
     start = (
         start_of(base.model)

@@ -174,11 +174,8 @@ def _predicted(
     results: AblationResults, texts: ExampleTexts, kept: np.ndarray
 ) -> tuple[np.ndarray, list[Any], list[str]]:
     """What was predicted, places in the options ``[variants, kept]``; the options; and what is true."""
-    if results.kind == "extractive":
-        contexts, told = texts.texts_b or ("",) * results.n_examples, []
-        for i in kept:
-            ends = results.scored.answers[:, i].tolist()
-            told.append([contexts[i][start:end] if start >= 0 else "" for start, end in ends])
+    contexts = texts.texts_b or ("",) * results.n_examples
+    if (told := results.scored.told(contexts, kept)) is not None:
         return *_distinct(told, len(results.masks)), [(texts.truths or texts.texts)[i] for i in kept]
     if parts := results.scored.parts():
         return _several(*parts, results.label_names, texts, kept)

@@ -83,6 +83,16 @@ class InnerSpec:
     scale: float = 1.0
     bias: bool = False
 
+    @property
+    def is_factor(self) -> bool:
+        """Whether it multiplies by a vector."""
+        return self.kind.startswith("scale_")
+
+    @property
+    def scales_input(self) -> bool:
+        """Whether it multiplies what the module reads."""
+        return self.kind == "scale_input"
+
 
 @dataclass(frozen=True)
 class HeadSpec:
