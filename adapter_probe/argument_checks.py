@@ -17,7 +17,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, g
 
 from adapter_probe.errors import AdapterProbeError, must_be, one_line, reason_of, shown
 from adapter_probe.python_words import in_words_of
-from adapter_probe.settings import Names, annotations_of, evaluated, fields_of, is_required, kinds_of
+from adapter_probe.settings import Names, annotations_of, evaluated, fields_of, is_required, types_of
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -50,7 +50,7 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Result:
-        signature, kinds = _annotated(function)
+        signature, types = _annotated(function)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # a missing argument, which Python's own message names, or an unknown one
@@ -58,9 +58,9 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
                 raise TypeError(fault) from None
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
-            if name in kinds:
-                bound.arguments[name] = _fitting(name, value, kinds[name])
-        with in_words_of(signature, kinds):
+            if name in types:
+                bound.arguments[name] = _fitting(name, value, types[name])
+        with in_words_of(signature, types):
             return function(*bound.args, **bound.kwargs)
 
     return call
@@ -95,9 +95,9 @@ def taking(
             except TypeError as error:
                 fault = _unknown_argument(call, kwargs) or f"{function.__name__}() {error}"
                 raise TypeError(fault) from None
-            _, kinds = words_of(declared, function.__module__)
-            values = {k: _fitting(k, v, kinds[k]) if k in kinds else v for k, v in bound.arguments.items()}
-            with in_words_of(signature, kinds):
+            _, types = words_of(declared, function.__module__)
+            values = {k: _fitting(k, v, types[k]) if k in types else v for k, v in bound.arguments.items()}
+            with in_words_of(signature, types):
                 return function(declared(**values))
 
         returned = inspect.signature(function).return_annotation
@@ -137,8 +137,8 @@ def _with_arguments(text: str, declared: type) -> str:
 @cache
 def words_of(declared: type, user: str) -> tuple[inspect.Signature, dict[str, tuple[Any, ...]]]:
     """The words of a function that takes a dataclass, see `adapter_probe.python_words.in_python`."""
-    kinds = {name: kinds_of(kind) for name, kind in annotations_of(declared, user).items()}
-    return inspect.Signature(list(_parameters(declared))), _comparables(kinds)
+    types = {name: types_of(wanted) for name, wanted in annotations_of(declared, user).items()}
+    return inspect.Signature(list(_parameters(declared))), _comparables(types)
 
 
 class Plannable(Protocol[P, StudyT, PlanT]):
@@ -166,47 +166,51 @@ def planned_by(
 
 @cache
 def _annotated(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, tuple[Any, ...]]]:
-    """The signature of a function, and the allowed kinds of its arguments, where they can be compared."""
+    """The signature of a function, and the allowed types of its arguments, where they can be compared."""
     names = Names({**vars(builtins), **vars(sys.modules[function.__module__])})
     signature = inspect.signature(function)
     found = {}
     for name, parameter in signature.parameters.items():
         if parameter.annotation is not inspect.Parameter.empty:
-            found[name] = kinds_of(evaluated(parameter.annotation, names))
+            found[name] = types_of(evaluated(parameter.annotation, names))
     return signature, _comparables(found)
 
 
-def _comparables(kinds: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    return {name: some for name, some in kinds.items() if all(map(_comparable, some))}
+def _comparables(types: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    return {name: some for name, some in types.items() if all(map(_comparable, some))}
 
 
-def _of_many(kind: Any) -> bool:
-    """Whether it is a sequence of other kinds."""
-    return get_origin(kind) is Sequence
+def _of_many(wanted: Any) -> bool:
+    """Whether it is a sequence of other types."""
+    return get_origin(wanted) is Sequence
 
 
-def _comparable(kind: Any) -> bool:
-    if _of_many(kind):
-        return all(map(_comparable, kinds_of(get_args(kind)[0])))
-    origin = get_origin(kind)  # on Python 3.10, `dict[str, int]` is an instance of `type`, too
+def _comparable(wanted: Any) -> bool:
+    if _of_many(wanted):
+        return all(map(_comparable, types_of(get_args(wanted)[0])))
+    origin = get_origin(wanted)  # on Python 3.10, `dict[str, int]` is an instance of `type`, too
     return origin in (Literal, Callable, Mapping) or (
-        origin is None and isinstance(kind, type) and kind not in (Any, object)
+        origin is None and isinstance(wanted, type) and wanted not in (Any, object)
     )
 
 
-def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
-    if isinstance(value, str) and value.startswith("~/") and any(Path in kinds_of(kind) for kind in kinds):
+def _fitting(name: str, value: Any, types: tuple[Any, ...]) -> Any:
+    if (
+        isinstance(value, str)
+        and value.startswith("~/")
+        and any(Path in types_of(wanted) for wanted in types)
+    ):
         value = str(Path(value).expanduser())  # as a shell does for the commands
-    if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
-        if isinstance(value, str) and value[:1] in _CONTENT and any(get_origin(k) is Mapping for k in kinds):
+    if (fitted := _fitted_one(value, types)) is not _UNKNOWN:
+        if isinstance(value, str) and value[:1] in _CONTENT and any(get_origin(k) is Mapping for k in types):
             return fitted  # the content in place of a file
-        named = any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind))
-        if named or Path in kinds:
+        named = any(Path in types_of(get_args(wanted)[0]) for wanted in types if _of_many(wanted))
+        if named or Path in types:
             several = fitted if named and isinstance(fitted, (tuple, list)) else (fitted,)
             for path in several:
                 refuse_no_path(name, path)
         return fitted
-    allowed = _alternatives(_described(kind, kinds) for kind in kinds)
+    allowed = _alternatives(_described(wanted, types) for wanted in types)
     raise AdapterProbeError(must_be(name, allowed, value))
 
 
@@ -232,64 +236,64 @@ def refuse_no_path(name: str, value: Any) -> None:
         raise AdapterProbeError(f"{name}={shown(str(value))} is not a valid path: {fault}")
 
 
-def _fitted_one(value: Any, kinds: Sequence[Any]) -> Any:
-    return next((one for kind in kinds if (one := _fitted(value, kind)) is not _UNKNOWN), _UNKNOWN)
+def _fitted_one(value: Any, types: Sequence[Any]) -> Any:
+    return next((one for wanted in types if (one := _fitted(value, wanted)) is not _UNKNOWN), _UNKNOWN)
 
 
-def _fitted(value: Any, kind: Any) -> Any:
-    """The value as this kind; `_UNKNOWN` if it is of another one."""
-    if _of_many(kind):
-        return _fitted_list(value, kinds_of(get_args(kind)[0]))
+def _fitted(value: Any, wanted: Any) -> Any:
+    """The value as this type; `_UNKNOWN` if it is of another one."""
+    if _of_many(wanted):
+        return _fitted_list(value, types_of(get_args(wanted)[0]))
     truth = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # NumPy's, by its two names
-    if kind is bool:
+    if wanted is bool:
         return bool(value) if truth or (isinstance(value, int) and value in (0, 1)) else _UNKNOWN
-    if kind is int:
+    if wanted is int:
         return int(value) if isinstance(value, numbers.Integral) and not truth else _UNKNOWN
-    if kind is float:
+    if wanted is float:
         try:  # 1 is recorded as a shell's 1.0
             return float(value) if isinstance(value, numbers.Real) and not truth else _UNKNOWN
         except OverflowError:
             return _UNKNOWN
-    if get_origin(kind) is Mapping:
+    if get_origin(wanted) is Mapping:
         return value if isinstance(value, Mapping) else _UNKNOWN
-    if get_origin(kind) is Callable:
+    if get_origin(wanted) is Callable:
         return value if callable(value) else _UNKNOWN
-    if get_origin(kind) is Literal:
+    if get_origin(wanted) is Literal:
         return value if isinstance(value, str) else _UNKNOWN  # the function refuses other strings
-    if kind in (str, Path) and isinstance(value, PathLike):
-        value = fspath(value)  # of a path of bytes, bytes, which are of neither kind
-        kind = str
-    return value if isinstance(value, kind) else _UNKNOWN
+    if wanted in (str, Path) and isinstance(value, PathLike):
+        value = fspath(value)  # of a path of bytes, bytes, which are of neither type
+        wanted = str
+    return value if isinstance(value, wanted) else _UNKNOWN
 
 
-def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
+def _fitted_list(value: Any, types: Sequence[Any]) -> Any:
     """Several values, or one in place of several, as a tuple."""
-    whole = _fitted_one(value, kinds)
+    whole = _fitted_one(value, types)
     if whole is not _UNKNOWN:
         return (whole,)
     if isinstance(value, str) or not isinstance(value, Iterable):
         return _UNKNOWN
     try:
-        items = tuple(_fitted_one(one, kinds) for one in value)
+        items = tuple(_fitted_one(one, types) for one in value)
     except TypeError:  # an array without axes, which says that it can be iterated
         return _UNKNOWN
     return _UNKNOWN if any(one is _UNKNOWN for one in items) else items
 
 
-def _described(kind: Any, kinds: Sequence[Any]) -> str:
-    """One of several kinds in words."""
-    if _of_many(kind):
-        items = kinds_of(get_args(kind)[0])
-        if len(items) > 1 and set(items) < set(kinds):
+def _described(wanted: Any, types: Sequence[Any]) -> str:
+    """One of several types in words."""
+    if _of_many(wanted):
+        items = types_of(get_args(wanted)[0])
+        if len(items) > 1 and set(items) < set(types):
             return "a list of these"
         return "a list of " + _alternatives(f"{_word(one)}s".replace("ys", "ies") for one in items)
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(kind)))
-    if kind is bool:
+    if get_origin(wanted) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(wanted)))
+    if wanted is bool:
         return "True or False"
-    if kind is NoneType:
+    if wanted is NoneType:
         return "None"
-    return f"{'an' if _word(kind)[0] in 'AEIO' else 'a'} {_word(kind)}"
+    return f"{'an' if _word(wanted)[0] in 'AEIO' else 'a'} {_word(wanted)}"
 
 
 def _alternatives(words: Iterable[str]) -> str:
@@ -297,9 +301,9 @@ def _alternatives(words: Iterable[str]) -> str:
     return f"{', '.join(others)}{',' if len(others) > 1 else ''} or {last}" if others else last
 
 
-def _word(kind: Any) -> str:
-    kind = get_origin(kind) or kind
-    return _WORDS.get(kind, kind.__name__).replace("DrawnStudy", "study")  # its base class is not public
+def _word(wanted: Any) -> str:
+    wanted = get_origin(wanted) or wanted
+    return _WORDS.get(wanted, wanted.__name__).replace("DrawnStudy", "study")  # its base class is not public
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:

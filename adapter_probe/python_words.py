@@ -40,14 +40,14 @@ def of_a_command() -> Iterator[None]:
 
 
 @contextmanager
-def in_words_of(signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> Iterator[None]:
+def in_words_of(signature: Signature, types: Mapping[str, tuple[Any, ...]]) -> Iterator[None]:
     """Errors and notes of a function in the words of its arguments; what an inner function has put so stays.
 
     Args:
         signature: the function's.
-        kinds: the types of its arguments.
+        types: the types of its arguments.
     """
-    token = _FUNCTION.set((signature, kinds))
+    token = _FUNCTION.set((signature, types))
     try:
         yield
     except AdapterProbeError as error:
@@ -63,7 +63,7 @@ def in_callers_words(message: str) -> str:
     return message if words is None else in_python(message, *words)
 
 
-def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> str:
+def in_python(message: str, signature: Signature, types: Mapping[str, tuple[Any, ...]]) -> str:
     """A message of a command for a caller of the function: ``metric='kl'`` in place of ``--metric kl``."""
 
     def argument(found: re.Match[str]) -> str:
@@ -76,7 +76,7 @@ def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any,
             return f"{name}=True" + (f" {value}" if value else "")
         if value.isupper() or value[:1] == "'" or re.fullmatch(r"-?[\d.]+", value):
             return f"{name}={value}"
-        if name == "columns" or value in (*_choices(name, kinds), "off") or _LITERAL.fullmatch(value):
+        if name == "columns" or value in (*_choices(name, types), "off") or _LITERAL.fullmatch(value):
             return f"{name}={value!r}"
         if value in ("must", "has", "scales"):
             return f"{name} {value}"
@@ -87,7 +87,7 @@ def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any,
     return _OPTION.sub(argument, _ROWS.sub("data", message))
 
 
-def _choices(name: str, kinds: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
+def _choices(name: str, types: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
     """The names among which a user chooses the value of an argument."""
     if name == "metric":
         from adapter_probe.metrics import BY_NAME  # loads NumPy
@@ -97,4 +97,4 @@ def _choices(name: str, kinds: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]
         return get_args(SiteChoice)
     if name == "device":
         return ("cpu",)  # the only one that errors name
-    return tuple(choice for kind in kinds.get(name, ()) for choice in choices_of(kind))
+    return tuple(choice for wanted in types.get(name, ()) for choice in choices_of(wanted))

@@ -130,11 +130,11 @@ class Settings:
         Raises:
             AdapterProbeError: one is not allowed.
         """
-        kinds = annotations_of(type(self))
+        types = annotations_of(type(self))
         for one in fields(self):  # type: ignore[arg-type]
             value, flag = getattr(self, one.name), flag_of(one.name)
             error: type[AdapterProbeError] = declared_with(type(self), one.name, "error")
-            choices = [choice for kind in kinds_of(kinds[one.name]) for choice in choices_of(kind)]
+            choices = [choice for wanted in types_of(types[one.name]) for choice in choices_of(wanted)]
             if choices and isinstance(value, str) and value not in choices:
                 raise error(must_be(flag, f"one of {', '.join(choices)}", value))
             least = one.metadata.get("least")
@@ -260,7 +260,7 @@ class Names(dict[str, Any]):
         return getattr(adapter_probe, name) if name in adapter_probe.__all__ else Any
 
 
-def kinds_of(annotation: Any) -> tuple[Any, ...]:
+def types_of(annotation: Any) -> tuple[Any, ...]:
     """The alternatives of a type."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 

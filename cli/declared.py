@@ -21,7 +21,7 @@ from adapter_probe.settings import (
     flag_of,
     is_list,
     is_required,
-    kinds_of,
+    types_of,
 )
 
 from . import options
@@ -136,15 +136,17 @@ def _parameter(name: str, default: Any, kind: Any, made: Any) -> inspect.Paramet
 
 def _in_shell(annotation: Any) -> Any:
     """The type of a shell's value for an annotation: a list of numbers is one text."""
-    kinds = kinds_of(annotation)
-    for kind in kinds:
-        if is_list(kind):
-            return {int: options.whole_numbers, float: options.numbers}.get(get_args(kind)[0], options.texts)
-        if get_origin(kind) is Mapping:
+    types = types_of(annotation)
+    for wanted in types:
+        if is_list(wanted):
+            return {int: options.whole_numbers, float: options.numbers}.get(
+                get_args(wanted)[0], options.texts
+            )
+        if get_origin(wanted) is Mapping:
             return options.pairs
-        if any(choices_of(kind)):
-            return kind
-    return next((kind for kind in _SHELL if kind in kinds), None)
+        if any(choices_of(wanted)):
+            return wanted
+    return next((wanted for wanted in _SHELL if wanted in types), None)
 
 
 @cache

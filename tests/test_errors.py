@@ -14,7 +14,7 @@ import adapter_probe as ap
 from adapter_probe.argument_checks import checked, taking
 from adapter_probe.errors import CheckpointError, DataError, shown
 from adapter_probe.python_words import in_python, of_a_command
-from adapter_probe.settings import annotations_of, kinds_of
+from adapter_probe.settings import annotations_of, types_of
 from adapter_probe.studies.checkpoint_arguments import Ablate
 
 CELLS = """
@@ -98,7 +98,7 @@ def test_the_line_has_no_control_characters():
     ],
 )
 def test_messages_of_commands_have_the_words_of_python(message, expected):
-    kinds = {name: kinds_of(kind) for name, kind in annotations_of(Ablate).items()}
+    kinds = {name: types_of(kind) for name, kind in annotations_of(Ablate).items()}
     assert in_python(message, inspect.signature(ap.ablate), kinds) == expected
 
 

@@ -58,6 +58,7 @@ from adapter_probe.data.tagged import (
 from adapter_probe.data.task_spec import Columns, TaskSpec, check_name
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.kinds.table import about_kind
+from adapter_probe.kinds.tags import TOKENS
 from adapter_probe.metrics import Kind, about, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
@@ -133,8 +134,8 @@ def find_task(
         files = _split_off(files, validation_share)
     lead = next(iter(files))  # the train split, or else the first split
     called = name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name)
-    inferred = kind is None and chosen is None
-    if kind == "causal" or (inferred and are_for_language_model(files, encoding, reads)):
+    inferred, known = kind is None and chosen is None, None if kind is None else about_kind(kind)
+    if (known and known.is_language_model) or (inferred and are_for_language_model(files, encoding, reads)):
         return task_of_language_model(called, files, metric, encoding, validation_share, reads)
     tables = {
         split: share_out(
@@ -148,8 +149,8 @@ def find_task(
             f"{tables[lead][0].path}: queries with positive texts are for embeddings, which "
             "sentence-transformers trains; `adapter-probe ablate` scores what it has trained"
         )
-    if kind == "tokens" or (inferred and has_tags(tables[lead][0])):
-        kind, columns = "tokens", tag_columns(tables[lead][0])
+    if (known and known.of_words) or (inferred and has_tags(tables[lead][0])):
+        kind, columns = TOKENS.name, tag_columns(tables[lead][0])
     elif chosen is None:
         columns = choose_columns(tables[lead][0], kind)
     else:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_origin
 
 from adapter_probe.device import check_threads, choose_device
 from adapter_probe.errors import AdapterProbeError, TrainingError, must_be, reason_of
-from adapter_probe.settings import OnDevice, Settings, annotations_of, kinds_of, required, setting
+from adapter_probe.settings import OnDevice, Settings, annotations_of, required, setting, types_of
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -52,11 +52,11 @@ class SlurmOptions(Settings):
     )
 
     def __post_init__(self) -> None:
-        kinds = annotations_of(SlurmOptions)
+        types = annotations_of(SlurmOptions)
         for one in fields(self):
-            value, (kind, *others) = getattr(self, one.name), kinds_of(kinds[one.name])
-            taken, words = _ALLOWED[get_origin(kind) or kind]
-            fits = isinstance(value, taken) and isinstance(value, bool) == (kind is bool)
+            value, (wanted, *others) = getattr(self, one.name), types_of(types[one.name])
+            taken, words = _ALLOWED[get_origin(wanted) or wanted]
+            fits = isinstance(value, taken) and isinstance(value, bool) == (wanted is bool)
             fits &= not isinstance(value, (tuple, list)) or all(isinstance(line, str) for line in value)
             if not fits and not (others and value is None):
                 raise TrainingError(must_be(one.name, words, value))

@@ -95,6 +95,9 @@ def read_generations(folder: str | Path) -> pd.DataFrame | None:
         raise ResultsError(f"{path} does not contain written texts: {one_line(error)}") from error
 
 
+_WHOLE = tuple(name for name, held in SPANS_COLUMNS.items() if held == "count")
+
+
 def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
     """Writes ``spans.csv``: `SPANS_COLUMNS` first, further columns after them, rows as given.
 
@@ -117,7 +120,7 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
     if not path.exists():
         raise ResultsError(f"{folder} contains no finished ablation: there is no {SPANS_CSV} in it")
     frame = read_columns(path, SPANS_COLUMNS, OPTIONAL_SPANS_COLUMNS)
-    whole = [name for name, kind in SPANS_COLUMNS.items() if kind == "count"]
+    whole = list(_WHOLE)
     if frame[whole].isna().any(axis=None):
         raise ResultsError(f"{path}: {', '.join(whole)} should contain whole numbers, but one is empty")
     frame = frame.astype(dict.fromkeys(whole, "int64"))
@@ -129,9 +132,9 @@ def _check_spans(frame: pd.DataFrame, path: Path) -> None:
     if missing := [name for name in SPANS_COLUMNS if name not in frame]:
         found = ", ".join(map(str, frame.columns)) or "none"
         raise ResultsError(f"{path}: no column {', '.join(missing)} in the table of spans (found: {found})")
-    for name, kind in SPANS_COLUMNS.items():
-        if frame[name].dtype.kind != ("i" if kind == "count" else "f"):
-            wanted = "integers" if kind == "count" else "floats"
+    for name in SPANS_COLUMNS:
+        wanted = "integers" if name in _WHOLE else "floats"
+        if frame[name].dtype.kind != wanted[0]:
             raise ResultsError(f"{path}: column {name} should contain {wanted}, got {frame[name].dtype}")
     first, last, n_layers = frame["first"], frame["last"], frame["n_layers"]
     wrong = (first < 0) | (last < first) | (n_layers != last - first + 1)

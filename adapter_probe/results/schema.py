@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,16 +110,12 @@ GROUPS_COLUMNS = {
     "score": "number", "delta_points": "number",
 }  # fmt: skip
 
-STRENGTHS_COLUMNS = {
-    "strength": "number", "first": "count", "last": "count", "n_layers": "count", "whole": "flag",
-    "score": "number", "delta_points": "number", "ci_low_points": "number", "ci_high_points": "number",
-    "n_examples": "count",
+_DEGREE_COLUMNS = {
+    "first": "count", "last": "count", "n_layers": "count", "whole": "flag", "score": "number",
+    "delta_points": "number", "ci_low_points": "number", "ci_high_points": "number", "n_examples": "count",
 }  # fmt: skip
-
-RANKS_COLUMNS = {
-    "rank": "count", **{name: kind for name, kind in STRENGTHS_COLUMNS.items() if name != "strength"},
-    "energy": "number",
-}  # fmt: skip
+STRENGTHS_COLUMNS = {"strength": "number", **_DEGREE_COLUMNS}
+RANKS_COLUMNS = {"rank": "count", **_DEGREE_COLUMNS, "energy": "number"}
 SPECTRA_COLUMNS = {
     "layer": "count", "module": "text", "expert": "count", "direction": "count", "value": "number",
 }  # fmt: skip
@@ -153,9 +149,9 @@ def read_columns(
         )
     if text.empty:
         raise ResultsError(f"{path} has no rows")
-    known = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in text}}
+    known = {**columns, **(optional or {})}
     for name in text.columns:
-        text[name] = _convert(path, text[name], known.get(name))
+        text[name] = _READERS[known.get(name)](path, text[name])
     return text
 
 
@@ -186,25 +182,34 @@ def _read_fields(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=header, dtype=str)
 
 
-def _convert(path: Path, column: pd.Series, kind: ColumnKind | None) -> pd.Series:
-    if kind == "text":
-        return column
+def _flags(path: Path, column: pd.Series) -> pd.Series:
+    values = column.str.strip().str.lower().map(_FLAGS)
+    return _checked(path, column, values, values.notna(), "true or false").astype(bool)
+
+
+def _numbers(path: Path, column: pd.Series) -> pd.Series:
+    values, known = _parsed(column)
+    return _checked(path, column, values, known & ~values.isin([math.inf, -math.inf]), "a number")
+
+
+def _counts(path: Path, column: pd.Series) -> pd.Series:
+    values = _numbers(path, column)
+    whole = (values % 1 == 0) & (values.abs() <= _LARGEST_COUNT)
+    return _checked(path, column, values, values.isna() | whole, "a whole number").astype("Int64")
+
+
+def _as_written(path: Path, column: pd.Series) -> pd.Series:
+    values, known = _parsed(column)
+    if len(column) and column.str.strip().str.fullmatch(_WHOLE).all():
+        return values.astype("int64")  # as written: a float has a decimal point
+    return values if known.all() else column
+
+
+def _parsed(column: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """The numbers of a column, and where a field is one, or empty."""
     fields = column.str.strip()
-    if kind == "flag":
-        values = fields.str.lower().map(_FLAGS)
-        return _checked(path, column, values, values.notna(), "true or false").astype(bool)
     values = fields.map(_number)  # Python's float: exact in every version of pandas
-    known = values.notna() | fields.isin(["", "nan", "NaN"])
-    if kind is None:
-        if len(fields) and fields.str.fullmatch(_WHOLE).all():
-            return values.astype("int64")  # as written: a float has a decimal point
-        return values if known.all() else column
-    _checked(path, column, values, known & ~values.isin([math.inf, -math.inf]), "a number")
-    if kind == "count":
-        whole = (values % 1 == 0) & (values.abs() <= _LARGEST_COUNT)
-        _checked(path, column, values, values.isna() | whole, "a whole number")
-        return values.astype("Int64")
-    return values
+    return values, values.notna() | fields.isin(["", "nan", "NaN"])
 
 
 def _number(field: str) -> float:
@@ -221,6 +226,13 @@ def _checked(path: Path, column: pd.Series, values: pd.Series, good: pd.Series, 
             f"{path}: data row {row + 1}: {column.name} is {column.iloc[row]!r}; give {wanted}"
         )
     return values
+
+
+_READERS: dict[ColumnKind | None, Callable[[Path, pd.Series], pd.Series]] = {
+    "text": lambda path, column: column, "flag": _flags, "number": _numbers, "count": _counts,
+    None: _as_written,
+}  # fmt: skip
+"""What reads the fields of a kind of column; of none, as pandas does."""
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from adapter_probe import InitSweep, Ranks, Strengths, Tradeoff
 
-KNOWN_BY = tuple(dict.fromkeys((*(kind.known_by for kind in RECORDS), *schema.SWEEP_TABLES)))
+KNOWN_BY = tuple(dict.fromkeys((*(one.known_by for one in RECORDS), *schema.SWEEP_TABLES)))
 """The files by which a folder with results is known, unfinished ones included."""
 
 
@@ -133,38 +133,38 @@ def holds_results(folder: Path) -> bool:
 
 def _read(folder: Path) -> StoredStudy:
     """The study in a results folder, as the class of its record declares its files."""
-    kind = next((kind for kind in RECORDS if (folder / kind.known_by).is_file()), None)
-    if kind is None:
-        names = ", ".join(kind.known_by for kind in RECORDS)
+    known = next((one for one in RECORDS if (folder / one.known_by).is_file()), None)
+    if known is None:
+        names = ", ".join(one.known_by for one in RECORDS)
         raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
     read: dict[str, Any] = {}
-    hints = get_type_hints(kind)
-    files = sorted(kind.files().items(), key=lambda one: one[1]["file"] != kind.known_by)
+    hints = get_type_hints(known)
+    files = sorted(known.files().items(), key=lambda one: one[1]["file"] != known.known_by)
     for name, about in files:
         path = folder / about["file"]
         if path.name == schema.SPANS_CSV:
             read[name] = read_spans(folder)
         elif about["columns"] is None:
-            said = read_json(path) if path.name == kind.known_by else schema.read_summary(folder)
+            said = read_json(path) if path.name == known.known_by else schema.read_summary(folder)
             read[name] = hints[name].from_dict(said, path)
         else:
             missing = NoneType in get_args(hints[name]) and not path.is_file()
             read[name] = None if missing else _table(path, about["columns"], about.get("others"))
-    record: Any = kind
-    if "created_with" in kind.__annotations__:
+    record: Any = known
+    if "created_with" in known.__annotations__:
         manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
         identity, versions = manifest.get("identity"), manifest.get("created_with")
         read["identity"] = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
         read["created_with"] = versions if isinstance(versions, dict) else {}
     elif "trials" in read:
-        read["identity"] = study_identity(folder / kind.known_by)
+        read["identity"] = study_identity(folder / known.known_by)
     else:
         path = folder / schema.STUDY
         read["identity"] = read_study(path) if path.is_file() else {}
-    if issubclass(kind, AblationRecord):
+    if issubclass(known, AblationRecord):
         there = (folder / schema.PREDICTIONS).is_file()
         return Ablation(record(folder=folder, **read), partial(load_ablation, folder) if there else None)
-    study: type[StoredStudy] = getattr(adapter_probe, kind.study)
+    study: type[StoredStudy] = getattr(adapter_probe, known.study)
     return study(record(folder=folder, **read))
 
 

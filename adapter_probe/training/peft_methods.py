@@ -174,7 +174,7 @@ def _canonical(place: str, document: dict[str, Any]) -> str:
     """The configuration with its size and without PEFT's defaults, as JSON; checked by PEFT's own class."""
     own = {name: plain(v) for name, v in document.items() if name not in _NOT_OF_METHOD and v is not None}
     kind = own.get("peft_type")
-    if why := _UNTRAINABLE.get(kind):
+    if why := _UNTRAINABLE.get(str(kind)):
         raise ModelError(f"{place}: {kind} cannot be trained here, because {why}")
     for name, what in REFUSED_SETTINGS.items():
         if own.get(name):
