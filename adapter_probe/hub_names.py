@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from pathlib import Path, PurePath
 
 _NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w-][\w./-]*))?")
+
+_ORIGIN = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_BASE_MODEL = re.compile(r"""^base_model:\s*(?:-\s*)?["']?([\w./-]+)""", re.MULTILINE)
+_IN_CACHE = re.compile(r"/models--([^/]+)/snapshots/[^/]+\Z")
 
 
 def is_hub_name(name: str | Path) -> bool:
@@ -26,6 +31,38 @@ def name_of_folder(base: str) -> str:
     if is_hub_name(base):
         return path.name
     return path.parent.name if path.name == "model" and path.parent.name else path.name
+
+
+def origin_of_folder(folder: str | Path) -> str | None:
+    """The name on the hub that a model's folder says it comes from, by its configuration or model card."""
+    config, card = Path(folder) / "config.json", Path(folder) / "README.md"
+    name: object = None
+    with suppress(OSError, ValueError, AttributeError):
+        name = json.loads(config.read_text("utf-8")).get("_name_or_path")
+    if not _is_origin(name):
+        with suppress(OSError, ValueError):
+            found = _BASE_MODEL.search(card.read_text("utf-8").partition("\n---")[0])
+            name = found and found[1]
+    return str(name) if _is_origin(name) else None
+
+
+def _is_origin(name: object) -> bool:
+    return isinstance(name, str) and _ORIGIN.fullmatch(name) is not None and is_missing(name)
+
+
+def name_of_base(base: str) -> str:
+    """What captions call a base: its name on the hub, or its folder with the name that it comes from."""
+    if is_hub_name(base):
+        return base
+    name = name_of_folder(base)
+    if not Path(base).is_dir():
+        return name
+    if kept := _IN_CACHE.search(Path(base).resolve().as_posix()):
+        return kept[1].replace("--", "/", 1)
+    origin = origin_of_folder(base)
+    if origin is not None and PurePath(origin).name.lower() == name.lower():
+        return origin
+    return f"folder {name}" + (f" from {origin}" if origin else "")
 
 
 def name_and_revision(name: str) -> tuple[str, str | None]:

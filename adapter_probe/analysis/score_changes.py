@@ -211,8 +211,9 @@ def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> 
 
 def model_of(results: AblationResults) -> str | None:
     """The base, and what was trained on it, in words; None where neither is known."""
-    settings = results.settings
-    return model_text(PurePath(str(settings.get("base", ""))).name, settings.get("method") or {}) or None
+    base = str(results.settings.get("base", ""))
+    name = base if base.startswith("folder ") else PurePath(base).name
+    return model_text(name, results.settings.get("method") or {}) or None
 
 
 def finite_or_none(value: float) -> float | None:

@@ -100,7 +100,7 @@ class AblationSummary(StoredSummary):
         modules: of a map of layers and modules, each module in all layers and in the one that it matters
             most in.
         model: the base, and what was trained on it, in words; None in folders of older versions.
-        base: the base's name on the hub, ``owner/name``; None where it has none or it is not known.
+        base: the base's name on the hub, ``owner/name``, or that of what it comes from; None if not known.
         question: what the study asks of which rows, what is cut, left out or added, what is not read, and
             what else was said before it ran, one line each; None in folders of older versions.
     """
@@ -258,7 +258,7 @@ def summarise(
         switched=_switched_part(settings) or None,
         data=settings.get("data") or None,
         model=model_of(results),
-        base=base if "/" in (base := str(settings.get("base", ""))) else None,
+        base=base if "/" in (base := str(settings.get("base", "")).rpartition(" ")[2]) else None,
         positive_class=results.label_names[-1] if metrics.about(results.metric).two_classes else None,
         base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),

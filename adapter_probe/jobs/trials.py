@@ -25,7 +25,7 @@ from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.device import available_memory
 from adapter_probe.errors import CheckpointError, DataError, TrainingError
-from adapter_probe.hub_names import name_of_folder
+from adapter_probe.hub_names import name_of_base
 from adapter_probe.models.methods import PeftMethod, check_depth
 from adapter_probe.progress import stage
 from adapter_probe.results.atomic import claim_folder, make_folder, write_json
@@ -189,7 +189,7 @@ def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, 
 
 def told_of(trials: Sequence[Trial]) -> dict[str, Any]:
     """What captions say of a study besides its tables: the base's name, and numbers of examples by task."""
-    base = name_of_folder(trials[0].request.base)
+    base = name_of_base(trials[0].request.base)
     return {"base": base, "examples": {one.request.task.name: dict(one.n_examples) for one in trials}}
 
 

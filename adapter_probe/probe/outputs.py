@@ -13,7 +13,7 @@ from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.hub_names import is_hub_name, name_of_folder
+from adapter_probe.hub_names import name_of_base
 from adapter_probe.metrics import about, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
@@ -82,11 +82,11 @@ def assemble_results(
         CheckpointError: an output of the intact model is NaN or infinite.
     """
     described = request.checkpoint.description
-    method, base = described.method, described.base.name
+    method = described.method
     settings = {
         **request.settings.to_json(),
         "task": described.task.name,
-        "base": base if is_hub_name(base) else name_of_folder(base),
+        "base": name_of_base(described.base.name),
         "method": method.summary() if isinstance(method, ImportedMethod) else method.to_json(),
         "site_parameters": request.model.site_parameters,
     }

@@ -21,6 +21,7 @@ from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.hub_names import origin_of_folder
 from adapter_probe.metrics import BY_NAME
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.settings import as_points
@@ -218,10 +219,9 @@ def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
 
 
 def _hub_id(described: Mapping[str, Any]) -> str | None:
-    """The base's name on the hub; of a local folder, which is meaningless to others, what its config says."""
+    """The base's name on the hub; of a local folder, which is meaningless to others, what it comes from."""
     base = described.get("base")
     name = base.get("name") if isinstance(base, Mapping) else described.get("base_model_name_or_path")
-    if isinstance(name, str) and (config := Path(name) / "config.json").is_file():
-        name = read_json(config).get("_name_or_path")
-    is_id = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
-    return str(name) if is_id else None
+    if not isinstance(name, str) or Path(name).is_dir():
+        return origin_of_folder(name) if isinstance(name, str) else None
+    return name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else None

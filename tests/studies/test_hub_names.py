@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from refusals import naming
 import adapter_probe as ap
 from adapter_probe.checkpoints import adapter_folder as hub
 from adapter_probe.errors import CheckpointError
-from adapter_probe.hub_names import is_hub_name, name_of_folder
+from adapter_probe.hub_names import is_hub_name, name_of_base, name_of_folder
 
 OLD, NEW = "a" * 40, "b" * 40
 TEXTS = ["ab", "cd ab ba"]
@@ -133,3 +134,26 @@ def test_what_is_not_there_is_refused_in_one_line(cached, checkpoint, said, tmp_
 )  # fmt: skip
 def test_a_base_is_called_by_its_folder_unless_that_says_nothing(base, name):
     assert name_of_folder(base) == name
+
+
+@pytest.mark.parametrize(
+    ("place", "config", "card", "said"),
+    [
+        ("gte-small", "thenlper/gte-small", "", "thenlper/gte-small"),
+        ("mine", "thenlper/gte-small", "", "folder mine from thenlper/gte-small"),
+        ("mine", "", "---\nlicense: mit\nbase_model: org/other\n---\n", "folder mine from org/other"),
+        ("mine", "", "---\nbase_model:\n- 'org/other'\n---\n", "folder mine from org/other"),
+        ("mine", "", "---\nlicense: mit\n---\nbase_model: org/other\n", "folder mine"),
+        ("mine", "/home/somebody/base", "", "folder mine"),
+        ("mine", "", "", "folder mine"),
+        ("models--org--tiny/snapshots/0123", "", "", "org/tiny"),
+    ],
+)
+def test_captions_say_of_a_base_in_a_folder_what_it_says_of_itself(place, config, card, said, tmp_path):
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"_name_or_path": config} if config else {}))
+    (folder / "README.md").write_text(card)
+    assert name_of_base(str(folder)) == said
+    assert name_of_base("thenlper/gte-small") == "thenlper/gte-small"
+    assert name_of_base("bert-base-uncased") == "bert-base-uncased"
