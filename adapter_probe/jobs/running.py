@@ -13,7 +13,8 @@ from adapter_probe.device import choose_device
 from adapter_probe.errors import JobsDetached, TrainingError
 from adapter_probe.progress import print_message, progress_bar
 
-from .local import Failure, LocalProcesses, OnStep
+from .local import LocalProcesses
+from .notes import Failure, OnStep
 from .resources import Resources as Resources
 from .resources import SlurmOptions
 from .slurm import SlurmArray

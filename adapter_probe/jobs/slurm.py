@@ -24,17 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.errors import ResultsError, TrainingError
+from adapter_probe.errors import TrainingError
 from adapter_probe.results.atomic import make_folder, read_json, write_json
 
-from .local import Failure, OnStep
+from .notes import DONE, FAILED, STOPPED, Failure, OnStep, read_note
 from .resources import SlurmOptions, minutes
 
 SUBMITTED, NOTES = "submitted.json", "notes"
-
-
-RUNNING, DONE, FAILED, STOPPED = "running", "done", "failed", "stopped"
-"""The states that a worker notes of its task."""
 # Seconds between reads of the notes, between queries to SLURM, and from a task's leaving the queue until it
 # counts as lost, because a network file system may show files late.
 POLL_NOTES, POLL_QUEUE, LOST_AFTER = 2.0, 15.0, 20.0
@@ -198,11 +194,7 @@ class SlurmArray:
         return os.path.relpath(job.resolve(), self._folder.parent)
 
     def _read_note(self, task: str) -> dict[str, Any] | None:
-        path = self._folder / NOTES / f"{task}.json"
-        try:
-            return read_json(path) if path.exists() else None
-        except ResultsError:  # being removed or replaced
-            return None
+        return read_note(self._folder / NOTES / f"{task}.json")
 
     def _remove(self, tasks: list[str]) -> None:
         _ask("scancel", *tasks)
@@ -236,14 +228,15 @@ class SlurmArray:
         n_cpus = str(self._options.sbatch.get("cpus-per-task", self._cpus))
         worker = shlex.join(
             ["srun", f"--cpus-per-task={n_cpus}", *self._command, "--notes", str(self._folder / NOTES)]
-        )
+        )  # the SLURM_JOB_ID of one task is that of the whole array
+        task = '--task "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"'
         return "\n".join(
             [
                 "#!/bin/bash",
                 *(f"export {name}={shlex.quote(value)}" for name, value in self._environment.items()),
                 *self._options.setup,
                 f"jobs=({shlex.join(map(str, jobs))})",
-                f'{worker} "${{jobs[SLURM_ARRAY_TASK_ID]}}"',
+                f'{worker} {task} "${{jobs[SLURM_ARRAY_TASK_ID]}}"',
                 "",
             ]
         )

@@ -1,30 +1,29 @@
-"""The worker program, ``python -m adapter_probe.jobs.worker``, which runs jobs (trials or shards).
+"""The worker program, ``python -m adapter_probe.jobs.worker --notes FOLDER JOB...``.
 
-On this machine it reads one folder per line from stdin and answers each with JSON lines on stdout:
-``{"step": 3}`` during the job, then ``{"done": true}`` or ``{"error": "one line"}``. When its stdin is
-closed, for example because the parent process has ended, it saves its state and ends.
+It runs those of the jobs (trials or shards, each a folder) that no other worker has begun, one after the
+other, and records the state and the progress of each in a file, its note. On SIGTERM, or when the process
+that started it has ended (``--parent PID``), it saves its state and ends.
 
-As a task of a SLURM array (``--notes FOLDER JOB``) it runs one folder and records its progress in a file, its
-note. On preemption, or shortly before the time limit, it saves its state and requeues itself.
+As a task of a SLURM array (``--task NAME``) it runs one job. On preemption, or shortly before the time limit,
+it saves its state and requeues itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import queue
 import signal
 import socket
-import sys
-import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from adapter_probe.errors import AdapterProbeError, TrainingError
+from adapter_probe.results.atomic import write_json
 from adapter_probe.startup import unneeded_libraries_hidden
+
+from .notes import DONE, FAILED, RUNNING, STOPPED
 
 Do = Callable[[Path, Callable[[int], None]], None]
 """Runs the job of a folder; calls back with the number of finished steps."""
@@ -35,19 +34,32 @@ def main(do: Do | None = None) -> None:
 
     Args:
         do: function that runs a job; by default a trial or a shard, depending on its folder.
+
+    Raises:
+        AdapterProbeError: the job of a task failed; SLURM then counts the task as failed.
+        KeyboardInterrupt: a job was stopped and its state saved.
     """
     parser = argparse.ArgumentParser(prog="adapter_probe.jobs.worker")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--notes", type=Path)
-    parser.add_argument("job", type=Path, nargs="?")
+    parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--task", default="")
+    parser.add_argument("--parent", type=int, default=0)
+    parser.add_argument("jobs", type=Path, nargs="+")
     options = parser.parse_args()
     do = do or (lambda job, report: _do(job, report, options.device, options.threads))
+    received: list[int] = []
+    # SIGTERM is sent on preemption, on scancel and by `LocalProcesses`, SIGUSR2 before SLURM's limit.
+    for name in ("SIGTERM", "SIGUSR2"):
+        with suppress(AttributeError):  # of another system
+            signal.signal(getattr(signal, name), lambda number, _: received.append(number))
     with unneeded_libraries_hidden():
-        if options.job is None:
-            _answer_stdin(do)
+        if options.task:
+            _run_task(do, options.jobs[0], options.notes, options.task, received)
         else:
-            _run_array_task(do, options.job, options.notes / f"{task_name()}.json")
+            _run_those_left(
+                do, options.jobs, options.notes, lambda: received or os.getppid() != options.parent
+            )
 
 
 def _do(job: Path, report: Callable[[int], None], device: str, threads: int) -> None:
@@ -69,92 +81,64 @@ def _do(job: Path, report: Callable[[int], None], device: str, threads: int) -> 
         run_trial(job, place, lambda now: report(now.step))
 
 
-class _Steps:
-    """Reports a job's steps at intervals, and interrupts the job on request."""
+class _Noted:
+    """Notes a job's steps at intervals, and interrupts the job when it is to stop."""
 
-    def __init__(self, tell: Callable[[int], None], stopped: Callable[[], object], seconds: float):
-        self._tell, self._stopped, self._seconds = tell, stopped, seconds
-        self.done, self._told = 0, 0.0
+    def __init__(self, note: Path, stopped: Callable[[], object], seconds: float):
+        self._note, self._stopped, self._seconds = note, stopped, seconds
+        self.steps, self._told = 0, 0.0
 
     def __call__(self, step: int) -> None:
         if self._stopped():
             raise KeyboardInterrupt
-        self.done = step
+        self.steps = step
         if time.monotonic() - self._told > self._seconds:
-            self._told = time.monotonic()
-            self._tell(step)
+            self.tell()
 
+    def tell(self, state: str = RUNNING, reason: str | None = None) -> None:
+        """Write the note."""
+        self._told = time.monotonic()
+        said = {"state": state, "step": self.steps, "reason": reason}
+        write_json(self._note, {**said, "node": socket.gethostname(), "process": os.getpid()})
 
-def _answer_stdin(do: Do) -> None:
-    """Run the jobs from stdin, which a thread reads, so that its end is noticed during a job."""
-    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # output of libraries goes to stderr
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    ended = threading.Event()
-
-    def read() -> None:
-        for line in sys.stdin:
-            lines.put(line.rstrip("\n"))
-        ended.set()
-        lines.put(None)
-
-    def answer(**words: Any) -> None:
-        stdout.write(json.dumps(words) + "\n")
-        stdout.flush()
-
-    threading.Thread(target=read, daemon=True).start()
-    while (line := lines.get()) is not None:
-        steps = _Steps(lambda step: answer(step=step), ended.is_set, seconds=0.5)
+    def run(self, do: Do, job: Path) -> None:
+        """Run the job from its first note to its last."""
+        self.tell()
         try:
-            do(Path(line), steps)
+            do(job, self)
+        except KeyboardInterrupt:
+            self.tell(STOPPED)
+            raise
         except AdapterProbeError as error:
-            answer(error=str(error))
-        else:
-            answer(step=steps.done)
-            answer(done=True)
+            self.tell(FAILED, str(error))
+            raise
+        self.tell(DONE)
 
 
-def _run_array_task(do: Do, job: Path, note: Path) -> None:
-    """Run one job, until it is done or SLURM requests the node.
+def _run_those_left(do: Do, jobs: list[Path], notes: Path, stopped: Callable[[], object]) -> None:
+    """Run the jobs that no other worker has begun; the failure of one does not affect the others."""
+    for number, job in enumerate(jobs):
+        note = notes / f"{number}.json"
+        with suppress(FileExistsError, AdapterProbeError):
+            note.touch(exist_ok=False)
+            _Noted(note, stopped, seconds=0.5).run(do, job)
 
-    Raises:
-        AdapterProbeError: the job failed; SLURM then counts the task as failed.
-        KeyboardInterrupt: it was stopped and its state saved.
-    """
-    stopped: list[int] = []
-    # SIGTERM is sent on preemption and scancel, SIGUSR2 some time before the limit.
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, lambda received, _: stopped.append(received))
-    from adapter_probe.results.atomic import write_json
 
-    from .slurm import DONE, FAILED, RUNNING, STOPPED, requeue, still_wanted
+def _run_task(do: Do, job: Path, notes: Path, task: str, received: list[int]) -> None:
+    """Run one job, until it is done or SLURM requests the node."""
+    from .slurm import requeue, still_wanted
 
-    def tell(step: int, state: str = RUNNING, reason: str | None = None) -> None:
-        said = {"state": state, "step": step, "reason": reason, "node": socket.gethostname()}
-        write_json(note, said)
-
-    tell(0)
-    steps = _Steps(tell, lambda: stopped, seconds=2.0)
+    noted = _Noted(notes / f"{task}.json", lambda: received, seconds=2.0)
     try:
-        do(job, steps)
+        noted.run(do, job)
     except KeyboardInterrupt:
-        if signal.SIGTERM not in stopped and not steps.done:
+        if signal.SIGTERM not in received and not noted.steps:
             reason = "its time limit ended before its first step; give a longer --sbatch time=LIMIT"
-            tell(0, FAILED, reason)
+            noted.tell(FAILED, reason)
             raise TrainingError(reason) from None
-        tell(steps.done, STOPPED)
-        if still_wanted(task_name()):
-            requeue(task_name())
+        if still_wanted(task):
+            requeue(task)
         raise
-    except AdapterProbeError as error:
-        tell(steps.done, FAILED, str(error))
-        raise
-    tell(steps.done, DONE)
-
-
-def task_name() -> str:
-    """The usual name of this task, ``12_3``; the SLURM_JOB_ID of one task is that of the whole array."""
-    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 if __name__ == "__main__":

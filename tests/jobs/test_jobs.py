@@ -17,7 +17,6 @@ from adapter_probe.jobs import slurm
 from adapter_probe.jobs.local import LocalProcesses
 from adapter_probe.jobs.resources import SlurmOptions
 from adapter_probe.jobs.slurm import SlurmArray, still_wanted
-from adapter_probe.jobs.worker import task_name
 
 # A worker whose job's name says what it does.
 WORKER = """
@@ -100,14 +99,21 @@ import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 from adapter_probe.jobs.local import LocalProcesses
-worker = '''import json, os, sys, threading, time
-print(json.dumps({{"step": os.getpid()}}), flush=True)
-sys.stdin.readline()
-sys.stdin.read()  # ends when the parent goes
-print("ended", file=sys.stderr, flush=True)
+worker = '''import os, time
+from adapter_probe.jobs.worker import main
+def do(job, report):
+    while True:
+        report(os.getpid())
+        time.sleep(0.1)
+main(do)
 '''
+told = set()
+def tell(job, step):
+    if step and step not in told:
+        told.add(step)
+        print(f"{{step}}\\n", end="", flush=True)
 LocalProcesses([sys.executable, "-c", worker], 2, {{}}, Path({str(tmp_path)!r}) / "logs").run(
-    [Path("a"), Path("b")], lambda job, step: print(f"{{step}}\\n", end="", flush=True))
+    [Path("a"), Path("b")], tell)
 """
     for ending in (signal.SIGINT, signal.SIGKILL):
         parent = subprocess.Popen(
@@ -149,8 +155,6 @@ echo {state}
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name, value in {"JOB_ID": "12", "ARRAY_JOB_ID": "12", "ARRAY_TASK_ID": "3"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setattr(slurm.time, "sleep", lambda _: None)
 
 
@@ -170,7 +174,7 @@ def test_whether_the_task_is_still_wanted(state, failures, wanted, tmp_path):
     squeue = tmp_path / "squeue"
     squeue.write_text(SQUEUE.format(state=state, failures=failures))
     squeue.chmod(0o755)
-    assert still_wanted(task_name()) == wanted
+    assert still_wanted("12_3") == wanted
     questions = Path("asked").read_text().splitlines()
     assert set(questions) == {"--noheader --jobs=12_3 --format=%T"}
     assert len(questions) == min(failures + 1, 3)

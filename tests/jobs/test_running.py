@@ -10,7 +10,7 @@ from refusals import naming
 
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs import running
-from adapter_probe.jobs.local import Failure
+from adapter_probe.jobs.notes import Failure
 from adapter_probe.jobs.resources import SlurmOptions
 from adapter_probe.jobs.running import Jobs, Resources, run_jobs
 
