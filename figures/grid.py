@@ -239,12 +239,14 @@ def cell_size(ax: Axes) -> float:
 def number_size(texts: Sequence[str], cell: float) -> float | None:
     """Font size at which the widest number fits its cell, points; None if that is too small to read.
 
-    Numbers keep clear of the cell's border, unless only the smallest letters fit.
+    Numbers keep clear of the cell's border, unless only the smallest letters fit; powers of ten always do,
+    because a row of them that touch is one long number to the eye.
     """
     lines = {line for text in texts for line in text.split("\n")}
     widest = max((style.text_width(line, 1.0) for line in lines), default=1.0)
     tall = 0.37 if any("\n" in text for text in texts) else 0.49
-    fits = min(1.05 * style.tick_size(), tall * cell, 0.91 * cell / max(widest, 0.1))
+    most = 0.79 if any("e" in line for line in lines) else 0.91
+    fits = min(1.05 * style.tick_size(), tall * cell, most * cell / max(widest, 0.1))
     clear = min(fits, 0.79 * cell / max(widest, 0.1))
     return max(clear, style.SMALLEST_SIZE) if fits >= style.SMALLEST_SIZE else None
 

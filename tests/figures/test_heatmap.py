@@ -14,6 +14,7 @@ from rounding import printed
 from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
+from adapter_probe.figures.grid import number_size
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import difference_scale, drop_scale
 from adapter_probe.figures.span_grid import Grid, draw, scale_of
@@ -372,3 +373,10 @@ def test_a_difference_has_a_neutral_middle_and_the_sign_of_the_drops(make_frame)
     record = ComparisonRecord(("a", "b"), spans, "accuracy", 9, (0.7, 0.8), {})
     ax = heatmap(record, plt.figure(figsize=(4, 4)).gca())
     assert names(ax.figure.axes[1].get_ylabel().replace("\n", " "), "difference", "percentage points")
+
+
+def test_powers_of_ten_keep_clear_of_their_cells():
+    for number, room in (("3e−3", 0.79), ("12.5", 0.91)):
+        width = style.text_width(number, style.SMALLEST_SIZE)
+        assert number_size([number], 1.01 * width / room) == pytest.approx(style.SMALLEST_SIZE, abs=0.1)
+        assert number_size([number], 0.99 * width / room) is None

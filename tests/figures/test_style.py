@@ -72,6 +72,7 @@ def test_wrapped_text_keeps_its_words_and_its_width(words):
 def test_a_unit_in_brackets_goes_into_a_line_of_its_own():
     assert style.wrap_text("drop (points)", 8, 500) == "drop (points)"
     assert style.wrap_text("drop in score (points); line", 8, 80) == "drop in score\n(points); line"
+    assert style.wrap_text("texts, n = 2,000", 8, 45) == "texts,\nn = 2,000"
 
 
 def test_a_text_is_as_wide_as_its_letters_are_high():
