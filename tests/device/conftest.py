@@ -8,6 +8,8 @@ import pytest
 from trainings import short_task  # noqa: F401 (a fixture)
 
 collect_ignore_glob = [] if find_spec("pretend_accelerator") else ["test_*.py"]
+TEXTS = [{"text": "the cat saw a dog and a bird " * (1 + n % 3), "label": n % 2} for n in range(12)]
+PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
 
 
 @pytest.fixture
@@ -20,10 +22,15 @@ def devices():
 
 
 @pytest.fixture(scope="session")
-def saved_classifier(tmp_path_factory: pytest.TempPathFactory):
-    """The folder of a LoRA on a small BERT with two labels."""
-    from peft_folders import KV, saved
+def stored(tmp_path_factory: pytest.TempPathFactory):
+    """The folder of a LoRA and its rows by their name: "classes" on a BERT, "tokens" on a Llama."""
+    from peft_folders import KV, saved, written
 
-    sizes = {**KV, "num_labels": 2, "max_position_embeddings": 40}
-    folder = tmp_path_factory.mktemp("classifier")
-    return saved(folder, "bert", sizes, "SEQ_CLS", ["query", "value"], noise=0.2)
+    found, sizes = {}, {**KV, "max_position_embeddings": 40, "num_hidden_layers": 4}
+    for name, *case, rows in [
+        ("classes", "bert", {**sizes, "num_labels": 2}, "SEQ_CLS", ["query", "value"], TEXTS),
+        ("tokens", "llama", sizes, "CAUSAL_LM", ["v_proj", "down_proj"], PAIRS),
+    ]:
+        folder = tmp_path_factory.mktemp(name)
+        found[name] = saved(folder, *case, noise=0.2), written(folder, rows)
+    return found

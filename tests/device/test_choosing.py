@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,8 +10,6 @@ from refusals import naming
 import adapter_probe as ap
 from adapter_probe.device import available_memory, check_precision, choose_device, own_draws, peak_memory
 from adapter_probe.errors import ModelError
-
-ROWS = [{"text": text, "label": n % 2} for n, text in enumerate(["the cat saw", "fine", "a big dog"] * 2)]
 
 
 def test_the_accelerator_is_chosen_by_itself_and_by_its_name_and_number(devices):
@@ -43,18 +39,18 @@ def test_a_precision_that_a_device_has_not_is_refused_by_name(devices, name, lac
             check_precision(torch.device("pretend"), name)
 
 
-def test_without_float64_every_score_is_there(devices, saved_classifier, tmp_path):
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    given = {"data": tmp_path / "rows.jsonl", "progress": False}
-    expected = ap.ablate(saved_classifier, out=tmp_path / "a", device="cpu", **given).results.outputs
+def test_without_float64_every_score_is_there(devices, stored, tmp_path):
+    folder, data = stored["classes"]
+    given = {"data": data, "progress": False}
+    expected = ap.ablate(folder, out=tmp_path / "a", device="cpu", **given).results.outputs
     with devices(lacks=(torch.float64,)) as machine:
-        found = ap.ablate(saved_classifier, out=tmp_path / "b", **given).results.outputs
+        found = ap.ablate(folder, out=tmp_path / "b", **given).results.outputs
         assert machine.copies["down"]
         np.testing.assert_allclose(found, expected, atol=1e-5)
         with pytest.raises(ModelError, match=naming("float64", "pretend", "device='cpu'")):
-            ap.ablate(saved_classifier, out=tmp_path / "c", precision="float64", **given)
+            ap.ablate(folder, out=tmp_path / "c", precision="float64", **given)
         with pytest.raises(ModelError, match=naming("dtype float64", "pretend", "float32")):
-            ap.open(saved_classifier, dtype="float64")
+            ap.open(folder, dtype="float64")
     assert not (tmp_path / "c").exists()
 
 

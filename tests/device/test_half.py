@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from mask_loop import randomise
 from peft import LoraConfig, get_peft_model
-from peft_folders import KV, TOKENIZER, saved, written
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from peft_cases import WORDS
+from peft_folders import KV, saved
+from tiny_families import family
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.spreading import stored_bytes
 
 SIZES = {**KV, "max_position_embeddings": 40}
-ROWS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("causal")
-    lora = saved(folder, "llama", SIZES, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
-    return lora, written(folder, ROWS)
+def stored_again(base: torch.nn.Module, tokenizer: Path, folder: Path) -> Path:
+    """The folder of a base, with the tokenizer of another folder."""
+    base.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, folder)
+    return folder
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_a_folder_in_half_precision_scores_as_on_the_processor(checkpoint, precision, devices, tmp_path):
-    folder, data = checkpoint
-    base = AutoModelForCausalLM.from_pretrained(folder.parent / "base")
-    base.to(torch.float16).save_pretrained(tmp_path / "base")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "base" / name).write_bytes((folder.parent / "base" / name).read_bytes())
-    given = {"data": data, "base": tmp_path / "base", "progress": False}
+def test_a_folder_in_half_precision_scores_as_on_the_processor(stored, precision, devices, tmp_path):
+    folder, data = stored["tokens"]
+    base = AutoModelForCausalLM.from_pretrained(folder.parent / "base", dtype=torch.float16)
+    base = stored_again(base, folder.parent / "base", tmp_path / "base")
+    given = {"data": data, "base": base, "progress": False}
     exact = ap.ablate(folder, out=tmp_path / "exact", device="cpu", **given).results.outputs
     with devices() as machine:
         found = ap.ablate(folder, out=tmp_path / "half", precision=precision, **given).results.outputs
@@ -47,14 +48,11 @@ def test_a_folder_in_half_precision_scores_as_on_the_processor(checkpoint, preci
     assert np.ptp(exact, axis=0).max() > 10 * np.abs(found - exact).max()
 
 
-def in_memory(**options) -> torch.nn.Module:
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, "vocab_size": len(TOKENIZER)}))
-    model = get_peft_model(
-        model.to(torch.float16), LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    )
-    randomise(model, 0.3)
-    return model.eval()
+def in_memory() -> torch.nn.Module:
+    base, _ = family("llama", torch.float16)
+    tuned = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    randomise(tuned, 0.3)
+    return tuned.eval()
 
 
 @pytest.mark.slow
@@ -62,16 +60,19 @@ def test_a_model_in_memory_in_float16_is_ablated_as_it_is_and_left_so(devices):
     model = in_memory().to("pretend:0")
     tuned = {name for name, p in model.named_parameters() if p.dtype == torch.float32}
     assert tuned  # PEFT keeps what it trains in float32
-    before = {name: (p.dtype, p.device, p.data_ptr()) for name, p in model.named_parameters()}
+    rows = [{"prompt": "the cat", "completion": f" {word}"} for word in ("saw", "met", "was")]
+    given = {"tokenizer": AutoTokenizer.from_pretrained(WORDS), "data": rows, "progress": False}
+    state = lambda: {n: (p.dtype, p.device, p.data_ptr()) for n, p in model.named_parameters()}  # noqa: E731
+    before = state()
     with devices():
-        study = ap.ablate(model, tokenizer=TOKENIZER, data=ROWS, precision="float16", progress=False)
-    assert {name: (p.dtype, p.device, p.data_ptr()) for name, p in model.named_parameters()} == before
-    exact = ap.ablate(in_memory(), tokenizer=TOKENIZER, data=ROWS, progress=False).results.outputs
-    np.testing.assert_allclose(study.results.outputs, exact, atol=2e-3 * np.abs(exact).max())
+        found = ap.ablate(model, precision="float16", **given).results.outputs
+    assert state() == before
+    exact = ap.ablate(in_memory(), **given).results.outputs
+    np.testing.assert_allclose(found, exact, atol=2e-3 * np.abs(exact).max())
 
 
 @pytest.fixture(scope="module")
-def in_four_bits(tmp_path_factory):
+def in_four_bits(stored, tmp_path_factory):
     """A LoRA's folder and rows, its base in NF4, and that base with its own weights, dequantised."""
     pytest.importorskip("bitsandbytes")
     place = tmp_path_factory.mktemp("four-bits")
@@ -79,12 +80,10 @@ def in_four_bits(tmp_path_factory):
     folder = saved(place, "llama", sizes, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
     config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
     few = AutoModelForCausalLM.from_pretrained(place / "base", quantization_config=config, device_map="cpu")
-    few.save_pretrained(place / "few")
+    stored_again(few, place / "base", place / "few")
     full = few.dequantize(torch.float32)
-    full.save_pretrained(place / "full")
-    for base, name in itertools.product(("few", "full"), ("tokenizer.json", "tokenizer_config.json")):
-        (place / base / name).write_bytes((place / "base" / name).read_bytes())
-    return folder, written(place, ROWS), full
+    stored_again(full, place / "base", place / "full")
+    return folder, stored["tokens"][1], full
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from peft_folders import KV, saved, written
 from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.errors import ModelError, TrainingError
 
-ROWS = [{"text": "the cat saw a dog and a bird " * (1 + n % 3), "label": n % 2} for n in range(24)]
-PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")] * 4
-SIZES = {**KV, "max_position_embeddings": 40}
-CASES = {
-    "classes": ("bert", {**SIZES, "num_labels": 2}, "SEQ_CLS", ["query", "value"], ROWS),
-    "tokens": ("llama", SIZES, "CAUSAL_LM", ["v_proj", "down_proj"], PAIRS),
-}
 
-
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request, tmp_path_factory):
-    family, sizes, kind, targets, rows = CASES[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    return saved(folder, family, sizes, kind, targets, noise=0.2), written(folder, rows)
+@pytest.fixture(params=["classes", "tokens"])
+def checkpoint(request, stored):
+    return stored[request.param]
 
 
 def most_used(devices, call) -> tuple[object, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from peft_folders import KV, saved, written
 from refusals import naming
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -16,22 +15,20 @@ from adapter_probe.checkpoints.spreading import memory_by_place, places_of, quan
 from adapter_probe.errors import AdapterProbeError, ModelError
 
 GB = 10**9
-SIZES = {**KV, "max_position_embeddings": 40, "num_hidden_layers": 4}
-ROWS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
 LLAMA_70B = {
     "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
     "num_key_value_heads": 8, "vocab_size": 128256,
 }  # fmt: skip
 
 
-def on_meta(kind: str, sizes: dict) -> nn.Module:
+def on_meta(kind: str, **sizes: int) -> nn.Module:
     auto = AutoModelForSeq2SeqLM if kind == "t5" else AutoModelForCausalLM
     with torch.device("meta"):
         return auto.from_config(AutoConfig.for_model(kind, **sizes), dtype=torch.bfloat16)
 
 
 def test_70_billion_parameters_in_4_bits_are_planned_on_two_cards_without_memory():
-    model = on_meta("llama", LLAMA_70B)
+    model = on_meta("llama", **LLAMA_70B)
     size = quantised_bytes({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, torch.bfloat16)
     free = {"cuda:0": 23 * GB, "cuda:1": 23 * GB}
     places = places_of(model, free, size)
@@ -50,8 +47,9 @@ def test_70_billion_parameters_in_4_bits_are_planned_on_two_cards_without_memory
 
 @pytest.mark.parametrize("kind", ["llama", "t5", "gpt2"])
 def test_every_parameter_has_one_place_and_layers_are_whole_and_in_order(kind):
-    sizes = {"num_layers": 4, "d_model": 24, "d_ff": 40, "d_kv": 6, "num_heads": 4} if kind == "t5" else SIZES
-    model = on_meta(kind, {"n_layer": 4, "n_embd": 24, "n_head": 4} if kind == "gpt2" else sizes)
+    names = {"t5": ("num_layers", "d_model", "num_heads"), "gpt2": ("n_layer", "n_embd", "n_head")}
+    usual = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    model = on_meta(kind, **dict(zip(names.get(kind, usual), (4, 24, 4))))
     named = [(name.split("."), m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
     stacks = [stack for parts, stack in named if not any(map(str.isdigit, parts))]
     layer = max(stored_bytes(one) for stack in stacks for one in stack)
@@ -68,16 +66,9 @@ def test_every_parameter_has_one_place_and_layers_are_whole_and_in_order(kind):
     assert len(order) == {"t5": 8}.get(kind, 4)
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("causal")
-    lora = saved(folder, "llama", SIZES, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
-    return lora, written(folder, ROWS)
-
-
 @pytest.mark.parametrize("free", ["two devices", "devices, host and disk"])
-def test_every_score_is_that_of_one_device(checkpoint, free, devices, tmp_path, monkeypatch, capsys):
-    folder, data = checkpoint
+def test_every_score_is_that_of_one_device(stored, free, devices, tmp_path, monkeypatch, capsys):
+    folder, data = stored["tokens"]
     given = {"data": data, "precision": "float64"}
     expected = ap.ablate(folder, out=tmp_path / "one", device="cpu", **given)
     model = AutoModelForCausalLM.from_pretrained(folder.parent / "base", dtype=torch.float64)
@@ -104,12 +95,11 @@ def test_the_rooms_are_those_of_all_devices_of_the_kind(devices):
     assert found["pretend:0"] <= 0.8 * (1 << 20)
 
 
-def test_what_cannot_be_spread_is_refused_by_name(checkpoint, saved_classifier, devices, tmp_path):
-    folder, data = checkpoint
-    with devices(2):
-        for options, words in [
-            ({"precision": "mixed"}, ("mixed",)),
-            ({"device_map": "balanced"}, ("device_map", "auto")),
-        ]:
-            with pytest.raises(AdapterProbeError, match=naming(*words)):
-                ap.ablate(folder, data=data, out=tmp_path, **{"device_map": "auto", **options})
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"precision": "mixed"}, ("mixed",)), ({"device_map": "balanced"}, ("device_map", "auto"))],
+)
+def test_what_cannot_be_spread_is_refused_by_name(options, words, stored, devices, tmp_path):
+    folder, data = stored["tokens"]
+    with devices(2), pytest.raises(AdapterProbeError, match=naming(*words)):
+        ap.ablate(folder, data=data, out=tmp_path, **{"device_map": "auto", **options})

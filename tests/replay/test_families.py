@@ -8,11 +8,12 @@ import torch
 from mask_loop import assert_equal_to_loop, assert_same, brute, module_loop, read, spans
 from tiers import slow_unless
 from tiny_families import FLOAT32_INSIDE, OTHERS, ROWS, TARGETS, family, ids, lora
+from where import DEVICE
 
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay
 
-QUICK = ["llama", "bert", "t5 (labels)", "mamba"]
+QUICK = ["llama", "bert", "t5 (labels)", "mamba", "deberta-v2", "mixtral"]
 NUMBERED = {"zamba2"}  # whose modules differ only in numbers, which the loop takes for those of experts
 REFUSED = {"xlm": "layer by layer.*EncoderDecoderCache"}
 NAMES = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*ROWS, *OTHERS)]
@@ -21,7 +22,8 @@ NAMES = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_span_and_random_masks_equal_the_loop(name):
     base, x = family(name)
-    model = lora(base, target_modules=TARGETS.get(name, "all-linear"))
+    model = lora(base, target_modules=TARGETS.get(name, "all-linear")).to(DEVICE)
+    x = {key: own.to(DEVICE) if isinstance(own, torch.Tensor) else own for key, own in x.items()}
     if name in REFUSED:
         with pytest.raises(ModelError, match=REFUSED[name]):
             Replay(model, x, read=read)
