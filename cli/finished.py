@@ -92,10 +92,10 @@ def report(
     Example: adapter-probe report my-checkpoint/ablation --out report.html
     """
     if model_card:
-        if asked.examples or asked.checkpoints or asked.data or asked.average or asked.compare or asked.space:
+        if asked.examples or asked.checkpoints or asked.data or asked.average or asked.compare:
             raise ResultsError(
                 "--model-card cannot be combined with --examples, --checkpoint, --data, --average, "
-                "--compare or --space"
+                "or --compare"
             )
         text = adapter_probe.model_card(asked.folders, asked.out, tolerance=asked.tolerance)
         show(text if asked.out is None else str(asked.out))

@@ -48,7 +48,7 @@ class Report(Encoded):
     )  # fmt: skip
     out: str | Path | None = setting(
         None,
-        "output file, by default report.html, or the folder of a Space.",
+        "output file, by default report.html.",
         metavar="FILE",
         flags=("--out", "-o"),
         positional=True,
@@ -69,10 +69,6 @@ class Report(Encoded):
     tolerance: float = setting(
         1.0, "initial position of the tolerance slider, in percentage points.", metavar="POINTS"
     )
-    space: bool = setting(
-        False, "write a folder that is a static Space of the Hugging Face Hub, a README.md and the page as "
-        "index.html, by default report-space.",
-    )  # fmt: skip
     average: bool = setting(False, "begin with the mean over ablations that differ in the training seed.")
     compare: bool = setting(False, "begin with the difference of two ablations, second minus first.")
 

@@ -5,7 +5,6 @@ The texts are found again and verified by their fingerprint. Never imports torch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,19 +31,17 @@ from adapter_probe.kinds.likelihoods import Choices
 from adapter_probe.kinds.written import Written
 from adapter_probe.metrics import check_kind, default_metric
 from adapter_probe.results.ablation_files import read_generations
-from adapter_probe.results.atomic import make_folder, read_json, write_text
+from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.manifests import MADE_FROM, read_note
 from adapter_probe.results.schema import GENERATIONS, PREDICTIONS
 from adapter_probe.settings import as_points
-from adapter_probe.version import __version__
 
 from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
 from .load import ablations_in, ablations_of, studies_of
 from .study_base import DrawnStudy, StoredStudy
-from .sweep_trials import Sweep
 
 
 @dataclass(frozen=True)
@@ -107,31 +104,8 @@ def report(call: Report) -> ReportPage:
             parts.append(study.record)
     of_checkpoints = [study for study in studies if isinstance(study, StoredStudy)]
     curves = [*maps, *(study.record for study in of_checkpoints if not isinstance(study, Ablation))]
-    out = Path(call.out or ("report-space" if call.space else "report.html"))
-    if call.space:
-        folders = [study.folder.resolve() for study in of_checkpoints if not isinstance(study, Sweep)]
-        _write_space(out, [folder.parent.name for folder in folders])
-        out /= "index.html"
+    out = Path(call.out or "report.html")
     return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)
-
-
-def _write_space(folder: Path, names: Sequence[str]) -> None:
-    """Write the README.md by which the Hugging Face Hub serves a folder as a static Space."""
-    path, title = make_folder(folder) / "README.md", " and ".join(dict.fromkeys(names)) or "Adapters"
-    if path.is_file() and "sdk: static" not in path.read_text(encoding="utf-8", errors="replace"):
-        raise ResultsError(
-            f"--space: {path} exists and is not of a static Space; give another folder with --out"
-        )
-    about = {
-        "title": f"Adapters of {title}" if names else title, "colorFrom": "indigo", "colorTo": "gray",
-        "sdk": "static", "app_file": "index.html", "pinned": False, "tags": ["adapter-probe"],
-    }  # fmt: skip
-    said = "\n".join(
-        f"{name}: {value if name == 'sdk' else json.dumps(value)}" for name, value in about.items()
-    )
-    text = "The page `index.html` shows which layers' adapters the model needs"
-    made = f"It was written by adapter-probe {__version__} and loads nothing from elsewhere"
-    write_text(path, f"---\n{said}\n---\n\n{text}. {made}.\n")
 
 
 def _delta_of(study: Ablation) -> str | None:

@@ -60,27 +60,6 @@ def pad_rows(batch: PackedBatch, padding: int, with_types: bool) -> PaddedRows:
     return PaddedRows(inputs, places, inside, padding)
 
 
-def joined_rows(batch: PackedBatch, padding: int, dtype: torch.dtype) -> PaddedRows:
-    """The texts of a batch in few rows, for a language model of one stack.
-
-    Args:
-        dtype: of the mask that keeps apart the texts which share a row.
-    """
-    device, lengths = batch.input_ids.device, batch.lengths
-    width = int(lengths.max())
-    starts = _first_fit(lengths.tolist(), width)
-    owner = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)  # [tokens]
-    place = torch.arange(len(owner), device=device) - batch.first[owner]
-    places = torch.tensor(starts, device=device)[owner] + place
-    shape = (max(starts) // width + 1, width)
-    inputs = {
-        "input_ids": _filled(batch.input_ids, padding, places, shape),
-        "attention_mask": _apart(_filled(owner, -1, places, shape), dtype),
-        "position_ids": _filled(place, 0, places, shape),
-    }
-    return PaddedRows(inputs, places, None, padding)
-
-
 def pair_rows(batch: PackedBatch, padding: int) -> PaddedRows:
     """The examples of a batch for an encoder-decoder, whose decoder reads all but the last token."""
     assert batch.sources is not None, "the encoder reads the beginning of each example"
@@ -102,32 +81,6 @@ def _cut(batch: PackedBatch, first: Tensor, sizes: Tensor, width: int, padding: 
     ids = torch.full(inside.shape, padding, device=first.device)
     ids[inside] = batch.input_ids[(first[:, None] + columns)[inside]]
     return ids, inside
-
-
-def _apart(of: Tensor, dtype: torch.dtype) -> Tensor:
-    """Mask ``[rows, 1, columns, columns]``: a token sees itself and the earlier ones of its example.
-
-    Args:
-        of: int64 ``[rows, columns]``, the number of each token's example.
-        dtype: of the mask.
-    """
-    columns = of.shape[1]
-    earlier = torch.ones(columns, columns, dtype=torch.bool, device=of.device).tril()
-    sees = (of[:, :, None] == of[:, None, :]) & earlier
-    hidden = torch.zeros(sees.shape, dtype=dtype, device=of.device)
-    return hidden.masked_fill_(~sees, torch.finfo(dtype).min)[:, None]
-
-
-def _first_fit(lengths: list[int], width: int) -> list[int]:
-    """Where examples begin in rows of `width` laid end to end, as few as first-fit finds, longest first."""
-    begins, ends = [0] * len(lengths), list[int]()
-    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        row = next((r for r, end in enumerate(ends) if end + lengths[number] <= width), len(ends))
-        if row == len(ends):
-            ends.append(0)
-        begins[number] = row * width + ends[row]
-        ends[row] += lengths[number]
-    return begins
 
 
 @contextmanager

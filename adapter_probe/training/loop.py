@@ -34,8 +34,6 @@ SECONDS_BETWEEN_SAVES = 60.0
 # Examples are sorted by length inside pools of this many batches: nearly free of length bias, yet a batch
 # holds few different lengths.
 POOL_BATCHES = 50
-_TRIED = 4  # examples on which it is seen that those of a row do not see each other
-_APART = {"float32": 1e-3, "bfloat16": 0.05}  # of logits relative to the largest, by rounding
 OnProgress = Callable[["Progress"], None]
 
 
@@ -109,10 +107,6 @@ class Trainer:
             precision = precision_of(self._settings, model.device)
             # Dropout draws from torch's global generators, which are restored afterwards.
             with own_draws(model.device), precision, packed_frozen_maps(model.layers):
-                if self._settings.packing:  # once it is seen on the longest examples that they can share rows
-                    longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
-                    batch = pack(self._objective.train, longest).to(model.device)
-                    model.join_examples(batch, _APART[self._settings.dtype])
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
                     start = time.perf_counter()

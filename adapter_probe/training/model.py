@@ -22,7 +22,6 @@ from adapter_probe.models.methods import ParameterRole
 from .forward import (
     PaddedRows,
     computing_first,
-    joined_rows,
     pad_rows,
     pair_rows,
 )
@@ -43,7 +42,6 @@ class TrainingModel(nn.Module):
         lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, and where the
             layers are not known; the number of layers if only what follows them trains.
         reads_all_positions: whether the head reads every token.
-        joins: whether a row holds several examples; only of a language model.
     """
 
     def __init__(self, prepared: Prepared):
@@ -53,7 +51,6 @@ class TrainingModel(nn.Module):
         self.n_layers = prepared.n_layers
         self._prepared = (prepared,)  # in a tuple: no submodules of its own
         self.reads_all_positions = about_kind(prepared.kind).reads_all
-        self.joins = False
         self._config = prepared.inner.config.get_text_config()
         self._pad = self._config.pad_token_id
         self._has_types = "token_type_ids" in inspect.signature(prepared.inner.forward).parameters
@@ -206,11 +203,6 @@ class TrainingModel(nn.Module):
         padding = self._pad or 0
         if batch.sources is not None:
             rows = pair_rows(batch, padding)
-        elif self.joins:
-            device = batch.input_ids.device.type
-            mixed = torch.is_autocast_enabled(device)
-            dtype = torch.get_autocast_dtype(device) if mixed else self._prepared[0].inner.dtype
-            rows = joined_rows(batch, padding, dtype)
         else:
             rows = pad_rows(batch, padding, with_types=False)
         inputs: dict[str, Any] = rows.inputs
@@ -246,28 +238,3 @@ class TrainingModel(nn.Module):
     def _adds_tokens(self) -> bool:
         """Whether a method of PEFT puts trained tokens before the text."""
         return bool(getattr(getattr(self.base, "active_peft_config", None), "is_prompt_learning", False))
-
-    def join_examples(self, batch: PackedBatch, tolerance: float) -> None:
-        """Put several examples into a row from now on, once it is seen that they do not see each other.
-
-        Args:
-            tolerance: of logits, relative to their largest.
-
-        Raises:
-            ModelError: the outputs depend on the other examples of a row.
-        """
-        model = self._prepared[0].inner
-        what = f"a {type(model).__name__}"
-        if self._adds_tokens:
-            raise ModelError("--packing is not possible with a method that puts tokens before every text")
-        if "position_ids" not in inspect.signature(model.forward).parameters:
-            raise ModelError(
-                f"{what} takes no positions, so examples cannot share a row; leave out --packing"
-            )
-        self.eval()
-        with torch.no_grad():
-            alone = self(batch).float()
-            self.joins = True
-            together = self(batch).float()
-        if (alone - together).abs().max() > tolerance * alone.abs().max():
-            raise ModelError(f"{what} does not keep examples apart that share a row; leave out --packing")

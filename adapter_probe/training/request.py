@@ -233,12 +233,6 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
 
 def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:
     method, task, seed = request.method, request.task, request.settings.seed
-    if request.settings.packing and not task.about.is_language_model:
-        raise ModelError(f"--packing is for language models; task {task.name} is {task.kind}")
-    if request.settings.packing and base.model.config.is_encoder_decoder:
-        raise ModelError(
-            f"--packing is for language models of one stack; base {base.identity.name} is an encoder-decoder"
-        )
     if isinstance(method, PeftMethod):
         from .peft_tuners import prepare_tuner  # whose import takes seconds
 

@@ -38,10 +38,6 @@ class StepSettings(Settings):
         False, "whether to compute the states inside the layers again in the backward pass instead of "
         "keeping them: less memory, more time.",
     )  # fmt: skip
-    packing: bool = setting(
-        False, "whether several examples of a language model share a row, without seeing each other, instead "
-        "of being padded.",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

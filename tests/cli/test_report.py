@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-import yaml
 from ablation_facts import ablation_of
 from page_reader import PageReader
 from refusals import names
@@ -105,27 +104,6 @@ def test_a_checkpoint_is_enough(run, checkpoint: Path, tmp_path: Path):
     assert study["name"] == "tiny"
     removed = study["facts"]["rows"][study["spans"].index([0, 2])][study["facts"]["heads"].index("removed")]
     assert removed[0].startswith(f"{5 * PER_ADAPTER} ")
-
-
-def test_a_folder_is_a_static_space_of_the_hub_as_it_stands(run, checkpoint: Path, tmp_path: Path):
-    folder = tmp_path / "space"
-    outcome = run(checkpoint, "--space", "-o", folder)
-    assert outcome.stdout == f"{folder / 'index.html'}\n"
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "index.html"]
-    run(checkpoint)
-    assert (folder / "index.html").read_bytes() == (tmp_path / "report.html").read_bytes()
-    front = (folder / "README.md").read_text("utf-8").split("---\n")[1]
-    about = yaml.safe_load(front)
-    assert names(about.pop("title"), "checkpoint")
-    assert about == {
-        "colorFrom": "indigo", "colorTo": "gray", "sdk": "static",
-        "app_file": "index.html", "pinned": False, "tags": ["adapter-probe"],
-    }  # fmt: skip
-    assert run(checkpoint, "--space", "-o", folder).exit_code == 0  # again
-    (folder / "README.md").write_text("My own.")
-    said = refusal(run(checkpoint, "--space", "-o", folder))
-    assert names(said, "--space", str(folder / "README.md"), "--out")
-    assert (folder / "README.md").read_text() == "My own."
 
 
 @pytest.mark.slow

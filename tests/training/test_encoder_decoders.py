@@ -262,7 +262,6 @@ def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
     ("form", "options", "words"),
     [
         ("sft", {"method": "adapters"}, ("adapters", "lora:r=8", "full")),
-        ("sft", {"method": "lora:r=4", "packing": True}, ("packing=True", "encoder-decoder")),
         ("sft", {"method": "bitfit"}, ("bitfit",)),
         ("sft", {"method": "top_layers", "k": 4}, ("k 4", "3")),  # of the longer stack
         ("sft", {"family": "t5 without a start", "method": "ia3"}, ("decoder_start_token_id", "config.json")),

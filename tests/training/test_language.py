@@ -23,9 +23,7 @@ from transformers import (
 )
 
 import adapter_probe as ap
-from adapter_probe.data.packing import pack
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.training import forward
 from adapter_probe.training.request import build_model, load_inputs
 
 BATCH, CPU = 4, torch.device("cpu")
@@ -194,7 +192,7 @@ def test_what_baselines_train(bases, tasks):
 
 @pytest.mark.parametrize(
     "settings",
-    slow_unless({"packing": True}.__eq__, [{"packing": True}, {"accumulate": 3}, {"checkpointing": True}]),
+    slow_unless({"accumulate": 3}.__eq__, [{"accumulate": 3}, {"checkpointing": True}]),
     ids=str,
 )
 def test_memory_is_saved_without_another_result(settings, bases, tasks, tmp_path):
@@ -202,32 +200,6 @@ def test_memory_is_saved_without_another_result(settings, bases, tasks, tmp_path
     plain = losses_of(request_of(bases(), task, "lora:r=4"), tmp_path / "plain")
     saving = losses_of(request_of(bases(), task, "lora:r=4", **settings), tmp_path / "saving")
     np.testing.assert_allclose(saving, plain, rtol=1e-5)
-
-
-def test_examples_that_share_a_row_do_not_see_each_other(bases, tasks):
-    request = request_of(bases(), tasks("sft"), "lora:r=4")
-    inputs = load_inputs(request)
-    model = build_model(request, inputs.base, CPU).double()
-    batch = pack(inputs.objective.train, np.arange(12))
-    rows = []
-    model.base.register_forward_pre_hook(lambda m, a, k: rows.append(len(k["input_ids"])), with_kwargs=True)
-    alone = model(batch)
-    model.joins = True
-    together = model(batch)
-    assert rows[0] == 12
-    assert rows[1] < 12
-    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
-    assert len(alone) == inputs.objective.weight(np.arange(12))
-
-
-def test_a_model_that_does_not_keep_examples_apart_is_refused(bases, tasks, monkeypatch):
-    request = request_of(bases(), tasks("sft"), "lora:r=4")
-    inputs = load_inputs(request)
-    model = build_model(request, inputs.base, CPU)
-    apart = forward._apart
-    monkeypatch.setattr(forward, "_apart", lambda *given: torch.zeros_like(apart(*given)))
-    with pytest.raises(AdapterProbeError, match=naming("--packing", "apart")):
-        model.join_examples(pack(inputs.objective.train, np.arange(12)), 1e-3)
 
 
 @pytest.mark.parametrize("form", ["chat", "choices", "pairs", "sft"])
@@ -301,7 +273,6 @@ def test_an_interrupted_training_ends_in_the_same_bytes(bases, tasks, tmp_path):
         ("sft", {"method": "adapters"}, ("adapters",)),
         ("sft", {"metric": "accuracy"}, ("'accuracy'", "'completion'", "nll")),
         ("sft", {"method": "bitfit"}, ("bitfit",)),
-        ("sft", {"method": "prompt_tuning:num_virtual_tokens=2", "packing": True}, ("packing=True",)),
     ],
 )  # fmt: skip
 def test_bad_input(form, options, words, bases, tasks, tmp_path):
