@@ -337,10 +337,10 @@ def tests_of(records: Iterable[AblationRecord]) -> str:
 
 
 def at_level(tests: str, frames: Iterable[pd.DataFrame], what: str = "spans") -> str:
-    """By which tests something is significant at 0.05, and the number of spans that Holm corrects over."""
+    """By which tests something is significant at 0.05, and over how many spans Holm corrects, if over any."""
     counts = {tested_spans(frame) for frame in frames if "p_holm" in frame}
     over = f" over {' or '.join(map(str, sorted(counts)))} {what}" if counts else ""
-    return f"at 0.05 by {tests}, Holm-corrected{over}"
+    return f"at 0.05 by {tests}" + ("" if counts == {1} else f", Holm-corrected{over}")
 
 
 def ring_sentence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -113,18 +114,22 @@ def given_task(
 
 
 def data_name(files: Sequence[str | Path]) -> str:
-    """The name of given data in figures: file names without folders, or tasks of lm-evaluation-harness.
+    """The name of given data in figures: file names without folders, tasks of lm-evaluation-harness included.
 
     Tables that were passed in memory have no name of their own.
     """
     names = [
         name
         for entry in map(str, files)
-        for name in (entry.removeprefix(PREFIX).split(",") if is_task(entry) else [_file_name(entry)])
+        for name in (_task_names(entry) if is_task(entry) else [_file_name(entry)])
     ]
     if names and names[0] == f"{CORPUS}.jsonl":
         return Path(files[0]).parent.name
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
+
+
+def _task_names(entry: str) -> list[str]:
+    return [Path(one).name if os.path.isabs(one) else one for one in entry.removeprefix(PREFIX).split(",")]
 
 
 def _file_name(entry: str) -> str:

@@ -85,6 +85,9 @@ def test_a_heatmap_says_n_the_test_and_the_correction(spans):
     assert says(caption, "drop", "1 point")
     assert says(caption, "exact", "two-sided", "McNemar", "Holm-corrected", "6 spans")
     assert "undefined" not in caption
+    alone = heatmap_caption(record_of(spans[:1]))
+    assert "McNemar" in alone
+    assert "Holm" not in alone  # which corrects over nothing
 
 
 def test_the_test_is_that_of_the_metric(spans):

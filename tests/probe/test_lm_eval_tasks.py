@@ -30,6 +30,7 @@ from refusals import names, naming
 
 import adapter_probe
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
+from adapter_probe.data.task_of_files import data_name
 from adapter_probe.errors import DataError
 
 OURS = {"acc": "accuracy", "perplexity": "continuation_perplexity"}
@@ -304,6 +305,7 @@ def test_what_cannot_be_scored_is_refused_by_name(rows, changes, message, checkp
 def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert with_absolute_paths("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
+    assert data_name([with_absolute_paths("lm-eval:piqa,own/t.yaml")]) == "piqa, t.yaml"
     assert with_absolute_paths("rows.jsonl") == str(tmp_path / "rows.jsonl")
     for options, message in (
         ({"task": "piqa"}, ("task must", "lm-eval:NAME", "'piqa'", "data=")),
