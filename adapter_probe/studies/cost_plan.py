@@ -5,15 +5,13 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.summary_text import aligned_columns, duration_text, plain_text
-from adapter_probe.errors import ResultsError
 from adapter_probe.progress import activity
 from adapter_probe.results.schema import MANIFEST
-from adapter_probe.spans import effective_variants
 from adapter_probe.wording import count_text
 
 from .inspect_convert import method_text
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.probe.request import AblationRequest
-
-
-_DEEP = 16
-"""Number of layers from which the text of an ablation's plan lists other choices of spans."""
 
 
 class Plan:
@@ -71,8 +65,6 @@ class AblationPlan(Plan):
         layer_evaluations: evaluations of a layer per batch, with every shared prefix computed once: of the
             attention sublayer and of the feed-forward sublayer.
         separate_layer_evaluations: evaluations of a layer per batch with one run per variant.
-        choices: other choices of spans: `spans` and `group` as in `adapter_probe.ablate`, `n_spans`,
-            `layer_evaluations`, and the `seconds` that the whole study would take to compute.
         n_spans: number of spans.
         parts_done: number of parts that the results folder contains already.
         parts: number of parts that the examples are divided into.
@@ -93,7 +85,6 @@ class AblationPlan(Plan):
     n_tokens: int
     layer_evaluations: tuple[int, int]
     separate_layer_evaluations: int
-    choices: Sequence[dict[str, Any]]
     n_spans: int
     parts_done: int
     parts: int
@@ -108,11 +99,11 @@ class AblationPlan(Plan):
     first_row: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
-        """See `Plan.rows`; other choices of spans are listed for models with many layers."""
+        """See `Plan.rows`."""
         attention, ffn = self.layer_evaluations
         memory = self.peak_memory_bytes
         strengths = f" at each of {self.n_strengths} strengths" if self.n_strengths > 1 else ""
-        rows = [
+        return [
             *(("" if number else "question", line) for number, line in enumerate(self.question)),
             *([("first row", plain_text(self.first_row))] if self.first_row else []),
             ("variants", f"{self.n_variants} ({self.n_spans} spans){strengths}"),
@@ -128,13 +119,6 @@ class AblationPlan(Plan):
             ),
             ("results folder", str(self.folder)),
         ]
-        deep = self.separate_layer_evaluations // self.n_variants >= _DEEP
-        for choice in self.choices if deep else ():
-            group = f" --group {choice['group']}" if choice["group"] > 1 else ""
-            passes, seconds = choice["layer_evaluations"][1], duration_text(choice["seconds"])
-            cost = f"{choice['n_spans']} spans, {passes:,} layer evaluations per batch, about {seconds}"
-            rows.append((f"with --spans {choice['spans']}{group}", cost))
-        return rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -209,10 +193,6 @@ class SuitePlan(Plan):
         return {**plans, "checkpoints": list(self.checkpoints)} if self.checkpoints else plans
 
 
-_CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
-"""Spans and group of the other choices whose cost is estimated too."""
-
-
 def plan_ablation(
     parts: Sequence[tuple[AblationRequest, Path]], folder: Path, seconds_before: float = 0.0
 ) -> AblationPlan:
@@ -247,10 +227,8 @@ def plan_ablation(
     work = count_work(
         request.variants.masks, request.encoded.lengths, request.model.forks_early, len(request.model.sites)
     )
-    per_pass = per_token * total / sum(work.layer_evaluations)
     return AblationPlan(
         **asdict(work),
-        choices=_other_choices(request, per_pass),
         n_spans=sum(span is not None for span in request.variants.spans),
         parts_done=done,
         parts=n_parts,
@@ -282,30 +260,6 @@ def _peak_memory(computing: int | None, request: AblationRequest) -> int | None:
         resident = computing
     bootstrap = 2 * 8 * N_DRAWS * len(request.variants.masks)  # scores and their differences, float64
     return max(computing, resident + BYTES_OF_DRAWING + bootstrap)
-
-
-def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:
-    """Spans, group, number of spans, layer passes and seconds of other choices on the same examples."""
-    from adapter_probe.probe.plan import count_work
-
-    model, settings = request.model, request.settings
-    found = []
-    for spans, group in _CHOICES:
-        same = settings.by != "span" or spans == settings.spans  # a map of units has no other spans
-        if same and group == settings.group:
-            continue
-        try:
-            variants = replace(settings, spans=spans, group=group).variants(model.stacks, model.sites)
-        except ResultsError:  # the model has fewer layers, or no such span is left
-            continue
-        variants = effective_variants(variants, model.has_adapter)
-        work = count_work(variants.masks, request.encoded.lengths, model.forks_early, len(model.sites))
-        passes = work.layer_evaluations
-        n_spans = sum(span is not None for span in variants.spans)
-        seconds = seconds_per_pass * sum(passes)
-        found.append({"spans": spans, "group": group, "n_spans": n_spans, "layer_evaluations": passes,
-                      "seconds": seconds})  # fmt: skip
-    return found
 
 
 def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> SweepPlan:
