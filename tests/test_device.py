@@ -66,3 +66,14 @@ def test_free_memory_ends_where_a_job_or_a_container_has_its_limit(monkeypatch, 
     for value in ("0", "", "16G"):  # all of the memory, or what nobody can tell
         monkeypatch.setenv("SLURM_MEM_PER_NODE", value)
         assert device.memory_limit() is None
+
+
+def test_another_error_of_a_device_is_no_lack_of_memory():
+    for error, expected in [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (ValueError("out of memory"), False),
+    ]:
+        assert device.is_out_of_memory(error) is expected

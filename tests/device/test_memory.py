@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.errors import ModelError, TrainingError
-
-
-@pytest.fixture(params=["classes", "tokens"])
-def checkpoint(request, stored):
-    return stored[request.param]
 
 
 def most_used(devices, call) -> tuple[object, int]:
@@ -24,11 +18,12 @@ def most_used(devices, call) -> tuple[object, int]:
         return call(), machine.peak[0] - before
 
 
+@pytest.mark.parametrize("name", ["classes", "tokens"])
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_fewer_rows_pass_together_with_the_same_results(
-    checkpoint, precision, devices, tmp_path, capsys, monkeypatch
+    name, precision, stored, devices, tmp_path, capsys, monkeypatch
 ):
-    folder, data = checkpoint
+    folder, data = stored[name]
     monkeypatch.setattr("adapter_probe.device.bfloat16_speed", lambda *_: 2.0)  # which needs 8 MiB
     given = {"data": data, "precision": precision}
     few = {**given, "tokens_per_pass": 1}
@@ -45,14 +40,11 @@ def test_fewer_rows_pass_together_with_the_same_results(
     assert "tokens_per_pass=" in said
 
 
-def test_what_does_not_fit_at_all_ends_in_one_line(checkpoint, devices, tmp_path):
-    folder, data = checkpoint
-    with (
-        devices(spare=10_000),
-        pytest.raises(
-            ModelError, match=naming("does not fit", "pretend", "device_map='auto'", "precision='bfloat16'")
-        ),
-    ):
+@pytest.mark.parametrize("name", ["classes", "tokens"])
+def test_what_does_not_fit_at_all_ends_in_one_line(name, stored, devices, tmp_path):
+    folder, data = stored[name]
+    facts = naming("does not fit", "pretend", "device_map='auto'", "precision='bfloat16'")
+    with devices(spare=10_000), pytest.raises(ModelError, match=facts):
         ap.ablate(folder, data=data, out=tmp_path, progress=False)
 
 
@@ -61,21 +53,6 @@ def test_a_training_that_does_not_fit_ends_in_one_line(tiny_base, short_task, de
     given = {"data": short_task, "method": "lora:r=2", "epochs": 1, "progress": False}
     base = tiny_base("bert")
     _, needed = most_used(devices, lambda: ap.train(base, out=tmp_path / "whole", **given))
-    with (
-        devices(spare=needed // 2),
-        pytest.raises(TrainingError, match=naming("pretend", "out of memory", "batch_size=", "accumulate=")),
-    ):
+    facts = naming("pretend", "out of memory", "batch_size=", "accumulate=")
+    with devices(spare=needed // 2), pytest.raises(TrainingError, match=facts):
         ap.train(base, out=tmp_path / "limited", **given)
-
-
-def test_another_error_of_a_device_is_no_lack_of_memory():
-    from adapter_probe.device import is_out_of_memory
-
-    for error, expected in [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), True),
-        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
-        (RuntimeError("CUDA error: device-side assert triggered"), False),
-        (ValueError("out of memory"), False),
-    ]:
-        assert is_out_of_memory(error) is expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft_cases import WORDS
 from refusals import naming
 from safetensors import safe_open
+from tiers import slow_unless
 from tiny_families import family, lora
 from transformers import AutoTokenizer
 
@@ -74,11 +76,13 @@ def _read_on_the_host(monkeypatch):
     monkeypatch.setattr("accelerate.utils.offload.safe_open", read)
 
 
-CASES = [
-    ("bert", CLASSES, {}), ("llama", COMPLETIONS, {}), ("llama", COMPLETIONS, {"metric": "kl"}),
-    ("llama", ANSWERS, {"generate": True, "max_new_tokens": 3}), ("t5 (labels)", COMPLETIONS, {}),
-]  # fmt: skip
-IDS = ["classes", "likelihoods", "divergences", "texts", "encoder and decoder"]
+CASES = {
+    "classes": ("bert", CLASSES, {}),
+    "likelihoods": ("llama", COMPLETIONS, {}),
+    "divergences": ("llama", COMPLETIONS, {"metric": "kl"}),
+    "texts": ("llama", ANSWERS, {"generate": True, "max_new_tokens": 3}),
+    "encoder and decoder": ("t5 (labels)", COMPLETIONS, {}),
+}
 QUICK = {
     ("classes", "two devices"), ("likelihoods", "devices, disk and the host"),
     ("texts", "devices and the host"), ("encoder and decoder", "one device and disk"),
@@ -86,19 +90,15 @@ QUICK = {
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "options", "where"),
-    [
-        pytest.param(*case, place, id=f"{n}, {place}", marks=() if (n, place) in QUICK else pytest.mark.slow)
-        for case, n in zip(CASES, IDS)
-        for place in PLACES
-    ],
+    "chosen", slow_unless(QUICK.__contains__, itertools.product(CASES, PLACES)), ids=", ".join
 )
-def test_every_score_is_that_of_the_model_on_one(name, rows, options, where, tokenizer, devices, tmp_path):
+def test_every_score_is_that_of_the_model_on_one(chosen, tokenizer, devices, tmp_path):
+    name, rows, options = CASES[chosen[0]]
     model = model_of(name)
     given = {"tokenizer": tokenizer, "data": rows, "precision": "float64", "progress": False, **options}
     expected = ap.ablate(model, **given)
     with devices(2) as machine:
-        placed = spread(model, PLACES[where], tmp_path)
+        placed = spread(model, PLACES[chosen[1]], tmp_path)
         before = {name: (p.device, type(p)) for name, p in placed.named_parameters()}
         found = ap.ablate(placed, **given)
         assert machine.copies["down"]
@@ -119,10 +119,3 @@ def test_adapters_without_values_are_refused_by_name(tokenizer, devices, tmp_pat
         named = naming("layers.1", "q_proj", "meta", "device_map='auto'")
         with pytest.raises(AdapterProbeError, match=named):
             ap.ablate(empty, tokenizer=tokenizer, data=COMPLETIONS, progress=False)
-
-
-def test_what_such_a_model_cannot_do_is_refused_in_one_line(tokenizer, devices, tmp_path):
-    with devices(2):
-        placed = spread(model_of("bert"), PLACES["devices, disk and the host"], tmp_path)
-        with pytest.raises(AdapterProbeError, match=naming("mixed", "float32")):
-            ap.ablate(placed, tokenizer=tokenizer, data=CLASSES, precision="mixed", progress=False)
