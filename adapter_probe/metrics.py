@@ -132,7 +132,7 @@ class Metric(NamedTuple):
     @property
     def is_of_counted(self) -> bool:
         """Whether what it takes of every example is counted already, by class: entities, or words."""
-        return self.kinds == ("tokens",)
+        return self.kinds == ("tokens",) and self.of_counts is not None
 
     @property
     def is_of_entities(self) -> bool:

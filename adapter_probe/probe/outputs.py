@@ -150,7 +150,7 @@ def _scored(
         names = request.checkpoint.description.task.label_names
         found, there = count_tags(request.metric, words, names, arrays["tags"])
         tags = {"tags": words.by_word(arrays["tags"]), "true_tags": words.true_by_word}
-        return {"outputs": found, "scored_with": there, **tags}
+        return {"outputs": found, "scored_with": there if metric.is_of_counted else labels, **tags}
     return {"outputs": arrays["logits"], "scored_with": labels}
 
 
