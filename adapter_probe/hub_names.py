@@ -35,24 +35,18 @@ def name_of_folder(base: str) -> str:
 
 def origin_of_folder(folder: str | Path) -> str | None:
     """The name on the hub that a model's folder says it comes from, by its configuration or model card."""
-    config, card = Path(folder) / "config.json", Path(folder) / "README.md"
-    name: object = None
+    said: list[object] = []
     with suppress(OSError, ValueError, AttributeError):
-        name = json.loads(config.read_text("utf-8")).get("_name_or_path")
-    if not _is_origin(name):
-        with suppress(OSError, ValueError):
-            found = _BASE_MODEL.search(card.read_text("utf-8").partition("\n---")[0])
-            name = found and found[1]
-    return str(name) if _is_origin(name) else None
-
-
-def _is_origin(name: object) -> bool:
-    return isinstance(name, str) and _ORIGIN.fullmatch(name) is not None and is_missing(name)
+        said.append(json.loads((Path(folder) / "config.json").read_text("utf-8")).get("_name_or_path"))
+    with suppress(OSError, ValueError):
+        said += _BASE_MODEL.findall((Path(folder) / "README.md").read_text("utf-8").partition("\n---")[0])
+    names = (name for name in said if isinstance(name, str) and _ORIGIN.fullmatch(name) and is_missing(name))
+    return next(names, None)
 
 
 def name_of_base(base: str) -> str:
     """What captions call a base: its name on the hub, or its folder with the name that it comes from."""
-    if is_hub_name(base):
+    if is_hub_name(base) or base.startswith("folder "):  # called so already
         return base
     name = name_of_folder(base)
     if not Path(base).is_dir():

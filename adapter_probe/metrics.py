@@ -302,7 +302,8 @@ def about(metric: str) -> Metric:
         words = name.replace("_", " ")
         return Metric(words, unit=unit, less_is_better=loss, in_percent=scale == "share")
     if metric.startswith(PER_TEXT):
-        return Metric(metric.removeprefix(PER_TEXT), forms=_WRITTEN, divided_by="texts", in_percent=False)
+        words = metric.removeprefix(PER_TEXT).removesuffix(",none").replace("_", " ").replace(",", ", ")
+        return Metric(words, forms=_WRITTEN, divided_by="texts", in_percent=False)
     if metric not in BY_NAME:
         raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(BY_NAME)}")
     return BY_NAME[metric]

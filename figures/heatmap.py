@@ -104,8 +104,9 @@ def heatmap(
         pass
     elif isinstance(record, AverageRecord):
         width = size_in_points(ax)[0]
-        if width >= 2 * _NARROWEST and not _spread_fits(record, width):
-            grids = with_spread_apart(record)
+        cell = width / record.spans["last"].nunique()
+        if width >= 2 * _NARROWEST and number_size([_WIDEST_SPREAD], cell) is None:
+            grids = with_spread_apart(record)  # the cells have no room for it below a mean
     elif isinstance(record, AblationRecord) and paper:
         other = published_grid(record.summary.task, record.summary.study)
     grids += [] if other is None else [other]
@@ -123,11 +124,6 @@ def heatmap(
             label, metric = drop_label([record], None), None  # the published drops are of accuracy
         draw_colorbar(scale, axes, bar_label(label, line, metric), line)
     return ax
-
-
-def _spread_fits(record: AverageRecord, width: float) -> bool:
-    """Whether cells have room for a mean and, below it, its spread over the studies."""
-    return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
 
 
 def beside(ax: Axes, n: int) -> list[Axes]:

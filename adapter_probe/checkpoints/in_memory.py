@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.hub_names import name_of_base
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.replay.checking import alike
@@ -118,6 +119,8 @@ def _notes_on(model: Any) -> tuple[str, ...]:
 def _name_of(config: Any) -> str:
     """The name under which a base was opened, or that of its folder; empty where it was made in memory."""
     own = str(getattr(config, "_name_or_path", "") or "")
+    if own and Path(own).is_dir():
+        return name_of_base(own)
     return Path(own).name if Path(own).is_absolute() or own.startswith(".") else own
 
 

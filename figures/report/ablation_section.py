@@ -98,6 +98,9 @@ def ablation_study(
     run = {"identity": record.identity, "created_with": record.created_with}
     own = {name: described[name] for name in _DESCRIBED if name in described}
     cards = [matrices and confusion_card(matrices), examples and examples_card(examples)]
+    marks = [("key-dashes", f"tolerated {words.drop}")]  # that the drawings themselves do not explain
+    if span_order(frame) is None:
+        marks = [_single(frame), ("key-stairs", f"tolerated {words.drop}"), *_badges(frame, words)]
     return MapStudy(
         study_label(record),
         " · ".join(filter(None, [*about, short_name(record.folder)])),
@@ -106,7 +109,7 @@ def ablation_study(
         views,
         _facts(ablation, words, beyond),
         _tiles(record, words),
-        _legend(frame, words),
+        marks,
         {"checkpoint": own, "run": run} if own else run,
         layers=said.n_layers or 0,
         topic=study_label(whole),
@@ -256,13 +259,6 @@ def _single(frame: pd.DataFrame) -> tuple[str, str]:
     units = span_units(frame)
     grouped = units is not None and (units[:, 0] < units[:, 1]).any()
     return "key-single", "one group" if grouped else "single layer"
-
-
-def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
-    """What the marks mean that the drawings themselves do not explain."""
-    if span_order(frame) is not None:
-        return [("key-dashes", f"tolerated {words.drop}")]
-    return [_single(frame), ("key-stairs", f"tolerated {words.drop}"), *_badges(frame, words)]
 
 
 def _badges(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:

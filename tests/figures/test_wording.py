@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe import wording
+from adapter_probe.metrics import PER_TEXT
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,8 @@ from adapter_probe import wording
         (wording.signed, (0.3,), "+0.3"),
         (wording.signed, (-0.04,), "0.0"),
         (wording.signed, (0.0,), "0.0"),
+        (wording.metric_name, (f"{PER_TEXT}exact_match,none",), "exact match"),
+        (wording.metric_name, (f"{PER_TEXT}exact_match,strict-match",), "exact match, strict-match"),
         (wording.percent_text, (2.2111,), "2.2%"),
         (wording.percent_text, (100.0,), "100%"),
         (wording.percent_text, (0.0351,), "0.035%"),

@@ -492,6 +492,10 @@ def test_the_card_names_the_base_by_its_name_on_the_hub(opened_as, model, tokeni
     for one in (study, ap.load(tmp_path / "study")):
         assert ModelCard(ap.model_card(one)).data.base_model == on_hub
         assert one.summary.model.startswith("roformer-base, ")
+    base.config._name_or_path = str(tmp_path)
+    study = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET)
+    assert study.summary.model.startswith(f"folder {tmp_path.name}, ")
+    assert ModelCard(ap.model_card(study)).data.base_model is None
 
 
 def test_two_figures_are_two_figures(model, tokenizer):
