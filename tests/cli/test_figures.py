@@ -11,21 +11,18 @@ import sys
 import zlib
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from click.testing import Result
+from docs_scripts import module
 from refusals import names
-from span_tables import span_grid
 from typer.testing import CliRunner
 
-from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.sweeps import aggregate_table, init_sweep_table, size_table, tradeoff_table
 from adapter_probe.cli.main import app
 from adapter_probe.figures.style import PNG_DPI
-from adapter_probe.results.ablation_files import write_spans
-from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.results.atomic import write_json
+
+RESULTS = module("gallery_results")
 
 # Nothing that `figures` needs may load a model library.
 WITHOUT_TORCH = """
@@ -55,28 +52,8 @@ def start(hash_seed: int, *arguments: object) -> subprocess.Popen[str]:
 
 
 def write_ablation(folder: Path, task: str) -> Path:
-    """The published grid as a folder that `ablate` could have written."""
-    folder.mkdir(parents=True)
-    frame = published_ablation("mnli" if task == "mnli" else "cola")
-    frame = frame.assign(
-        score=0.8 + frame["delta_points"] / 100, n_examples=1000, p_holm=0.01, significant=True
-    )
-    drops = -span_grid(frame)
-    beyond, share = interactions(drops)[frame["first"], frame["last"]], shares(drops)
-    ends = {"interaction_low_points": beyond - 1, "interaction_high_points": beyond + 1}
-    write_spans(folder, frame.assign(interaction_points=beyond, **ends))
-    layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
-    ends = {"share_low_points": share - 1, "share_high_points": share + 1}
-    write_csv(folder / "layers.csv", layers.assign(share_points=share, **ends))
-    summary = {
-        "task": task, "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 1000,
-        "intact_score": 0.8, "removed_delta_points": -13.5, "majority_score": 0.69,
-    }  # fmt: skip
-    write_json(folder / "summary.json", summary)
+    RESULTS.ablation(folder, task=task)
     write_json(folder / "manifest.json", {"identity": {"data": f"hash of {task}"}})
-    row = {"tolerance_points": 1.0, "basis": "estimate", "first": 0, "last": 2, "n_layers": 3,
-           "delta_points": -0.5, "bound_low_points": -1.5}  # fmt: skip
-    write_csv(folder / "removable.csv", pd.DataFrame([row]))
     return folder
 
 
@@ -86,49 +63,17 @@ def ablations(tmp_path_factory) -> list[Path]:
     return [write_ablation(folder / task, task) for task in ("cola", "mnli")]
 
 
-def trials_of(method: str, count: int, base: float, **more: object) -> list[dict[str, object]]:
-    """Two seeds on two tasks."""
-    return [
-        {
-            "trial": f"{method}{task}{seed}", "task": task, "method": method, "size": None, "init_std": None,
-            "activation": None, "sites": None, "k": None, "base_layers": 12, "learning_rate": 3e-4,
-            "epochs": 3, "batch_size": 32, "seed": seed, "metric": "accuracy", "score": base + 0.01 * seed,
-            "best_epoch": 3, "diverged": False, "majority_score": 0.5, "trained_parameters": count + 1000,
-            "trained_parameters_without_head": count, "base_parameters": 10**8,
-            "percent_of_base": count / 10**6, "seconds": 1.0, **more,
-        }
-        for task in ("cola", "rte")
-        for seed in (0, 1)
-    ]  # fmt: skip
-
-
-def as_trials(rows: list[dict[str, object]]) -> pd.DataFrame:
-    return pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64", "init_std": "float64"})
-
-
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
-    stds = {1e-3: 0.8, 1e-2: 0.81, 1e-1: 0.6}
-    trials = as_trials(
-        [t for std, mean in stds.items() for t in trials_of("adapters", 10**6, mean, size=64, init_std=std)]
-    )
-    write_csv(folder / "trials.csv", trials)
-    write_csv(folder / "sweep.csv", init_sweep_table(trials))
+    RESULTS.init_sweep(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def tradeoff(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tradeoff")
-    rows = trials_of("full", 10**8, 0.85) + trials_of("top_layers", 7 * 10**6, 0.75, k=1)
-    for size in (8, 64):
-        rows += trials_of("adapters", 40_000 * size, 0.8 + 0.0001 * size, size=size)
-    trials = as_trials(rows)
-    write_csv(folder / "trials.csv", trials)
-    write_csv(folder / "tradeoff.csv", tradeoff_table(trials))
-    write_csv(folder / "aggregate.csv", aggregate_table(trials))
-    write_csv(folder / "sizes.csv", size_table(trials))
+    RESULTS.tradeoff(folder)
     return folder
 
 
@@ -146,7 +91,8 @@ def drawn(tmp_path_factory, ablations, sweep, tradeoff):
 
 
 def test_no_model_library_is_loaded(drawn):
-    assert drawn[2].splitlines() == ["LOADED []"]
+    said = [line for line in drawn[2].splitlines() if not line.startswith("drawing figures")]
+    assert said == ["LOADED []"]
 
 
 def test_the_same_results_give_the_same_bytes(drawn):
