@@ -232,7 +232,7 @@ def _of_language_model(asked: _Asked) -> Examples:
     encode_rows = encode_requests if requests.generation is None else encode_prompts
     made = Examples(requests, encode_rows(tokenizer, requests, asked.max_length, start))
     changes = changes_of(tokenizer, requests, made.encoded, asked.max_length, start)
-    asks = f"log-likelihood of {question.asks}" if requests.are_preferences else question.asks
+    asks = f"log-likelihood of {question.asks}" if requests.scored.are_preferences else question.asks
     return replace(made, question=replace(question, asks=asks, changes=changes))
 
 
@@ -340,7 +340,7 @@ def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> t
     Raises:
         DataError: the rows are no preferences, or a text has no tokens.
     """
-    if not requests.are_preferences:
+    if not requests.scored.are_preferences:
         raise DataError(f"{requests.name}: the rows are no preferences; give columns chosen and rejected")
     ids = [
         tokenizer(text, add_special_tokens=request.framed, truncation=True, max_length=max_length)

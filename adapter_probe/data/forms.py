@@ -17,6 +17,7 @@ from adapter_probe.data.formats import Rows
 from adapter_probe.data.naming import Layout, right_columns, sources, words_of
 from adapter_probe.data.readers import SPLIT_WORDS
 from adapter_probe.errors import DataError, listed, quote
+from adapter_probe.kinds.row_forms import NO_FORM, RowForm
 
 _EMPTY = (None, "", [], {})
 _RIGHT = ("correct", "right", "true")
@@ -77,27 +78,14 @@ class ExampleRows:
         generation: how the answers are written, an `adapter_probe.data.generating.Generation`; None of all
             others.
         documents: the documents of tasks of lm-evaluation-harness; empty of all others.
+        scored: the form of a language model's rows; of all others none.
         templated: whether no chat template is missing: all rows went through one, or none could.
     """
 
     generation: Any = None
     documents: tuple[Any, ...] = ()
     templated = True
-
-    @property
-    def are_texts(self) -> bool:
-        """Whether whole texts are scored by their likelihood."""
-        return False
-
-    @property
-    def are_choices(self) -> bool:
-        """Whether one of several continuations is right."""
-        return False
-
-    @property
-    def are_preferences(self) -> bool:
-        """Whether they are a chosen and a rejected answer."""
-        return False
+    scored: RowForm = NO_FORM
 
     @property
     def groups(self) -> list[str]:

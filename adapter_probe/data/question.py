@@ -154,7 +154,7 @@ def changes_of(
         start: of an encoder-decoder, see `encode_requests`.
     """
     said = ["written by the chat template"] if requests.templated else [_begin(tokenizer, requests, start)]
-    if requests.are_preferences:
+    if requests.scored.are_preferences:
         end = tokenizer.eos_token if not requests.templated else None
         said.append(f"each answer ended by {end}" if end else "no end token is added")
     elif requests.generation is not None:
@@ -163,28 +163,28 @@ def changes_of(
         said.append(f"at most {how.max_new_tokens:,} tokens are written, {drawn}")
     elif start is None and not requests.templated:
         said.append("no end token is scored")
-    golds = [row.gold for row in requests.rows] if requests.are_choices else []
+    golds = [row.gold for row in requests.rows] if requests.scored.are_choices else []
     if len(golds) >= _MANY and 0 not in golds and not requests.documents and len({*golds}) > 1:
         said.append("no row's right choice is the first one, which has the number 0")
     if n_cut := getattr(encoded, "n_cut", 0):
         said.append(cut_note(n_cut, len(requests), most, "beginning" if start is None else "end"))
-    if requests.are_texts and len(encoded) > len(requests):
+    if requests.scored.are_texts and len(encoded) > len(requests):
         said.append(f"read in {len(encoded):,} windows of {most:,} tokens")
     return tuple(said)
 
 
 def _begin(tokenizer: Any, requests: Requests, start: Start | None) -> str:
     """What the tokenizer puts before a text, or a prompt."""
-    what = "texts" if requests.are_texts else "prompts"
+    what = "texts" if requests.scored.are_texts else "prompts"
     if start is not None:
         frame = frame_of(tokenizer)
         return f"{what} as {frame}" if frame else "no special token is added"
     first = start_token(tokenizer)
     before, there, _ = frame_of(tokenizer).partition(" text")
     before = before if there else ""
-    alone = requests.are_texts or not any(row.context for row in requests.rows)
+    alone = requests.scored.are_texts or not any(row.context for row in requests.rows)
     token = tokenizer.convert_ids_to_tokens(first) if alone and first is not None else before
-    if requests.are_texts and token and before == token:  # as lm-evaluation-harness does
+    if requests.scored.are_texts and token and before == token:  # as lm-evaluation-harness does
         return f"{what} begin with {token} after another {token}, and are scored from the second one on"
     return f"{what} begin with {token}" if token else f"no token is put before {what}"
 

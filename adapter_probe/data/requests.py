@@ -50,19 +50,9 @@ class Requests(ExampleRows):
     about: DataForm | None = None
 
     @property
-    def are_texts(self) -> bool:
-        """See `ExampleRows.are_texts`."""
-        return ROW_FORMS[self.form].are_texts
-
-    @property
-    def are_choices(self) -> bool:
-        """See `ExampleRows.are_choices`."""
-        return ROW_FORMS[self.form].are_choices
-
-    @property
-    def are_preferences(self) -> bool:
-        """See `ExampleRows.are_preferences`."""
-        return ROW_FORMS[self.form].are_preferences
+    def scored(self) -> RowForm:  # type: ignore[override]
+        """See `ExampleRows`."""
+        return ROW_FORMS[self.form]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -175,7 +165,7 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
     Raises:
         DataError: the metric does not fit the rows.
     """
-    allowed, form = requests.metrics or ROW_FORMS[requests.form].metrics, requests.form
+    allowed, form = requests.metrics or requests.scored.metrics, requests.form
     writes = requests.generation is not None
     if writes and requests.metrics:  # of a task, with or without the name of a filter
         found = [one for one in allowed if asked in (name := one.removeprefix(PER_TEXT), name.split(",")[0])]

@@ -156,7 +156,7 @@ def encoder_of(
 ) -> Encoder | Pairs:
     """What encodes single requests; arguments as of `encode_requests`."""
     if start is not None:
-        if requests.are_texts:
+        if requests.scored.are_texts:
             raise DataError(
                 f"{requests.name}: an encoder-decoder reads one text and writes another; give rows with "
                 "columns prompt and completion, or with choices, not whole texts"
@@ -214,9 +214,9 @@ class Encoder:
 
     def texts(self, request: Request, of: Requests) -> list[list[Text]]:
         """What is scored of a request, one list for each window of a whole text."""
-        if of.are_texts:
+        if of.scored.are_texts:
             return list(self._windows(request))
-        return [self._answers(request) if of.are_preferences else self._pairs(request)]
+        return [self._answers(request) if of.scored.are_preferences else self._pairs(request)]
 
     def _pairs(self, request: Request) -> list[Text]:
         """Context and continuation of every choice; a chat template has said itself where one ends."""

@@ -24,7 +24,7 @@ class RowForm:
         are_written: whether the model writes, and what it writes is scored.
     """
 
-    name: Form
+    name: Form | None
     usual: str
     are_texts: bool = False
     are_choices: bool = False
@@ -46,5 +46,7 @@ _FORMS = (
     RowForm("generation", "text_match", are_written=True),
     RowForm("preference", "pairwise_accuracy", are_preferences=True),
 )  # fmt: skip
-ROW_FORMS: dict[Form, RowForm] = {one.name: one for one in _FORMS}
+ROW_FORMS: dict[Form, RowForm] = {one.name: one for one in _FORMS if one.name}
 """All of them, by name."""
+NO_FORM = RowForm(None, "")
+"""That of rows of all other kinds of tasks."""

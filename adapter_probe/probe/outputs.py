@@ -158,7 +158,7 @@ def _of_likelihoods(
     request: AblationRequest, rows: Any, variants: VariantSet, arrays: Arrays, labels: np.ndarray
 ) -> Arrays:
     outputs, counts = summed_windows(request.encoded, arrays["logits"]), count_texts(rows, request.encoded)
-    if about(request.metric).is_ratio and not rows.are_choices:
+    if about(request.metric).is_ratio and not rows.scored.are_choices:
         labels = continuation_sizes(request.metric, counts)[:, 0]
     wrong = summed_windows(request.encoded, arrays["wrong"])[..., 0]
     found = {

@@ -128,7 +128,7 @@ class AblationRequest:
             found.append(
                 f"settings of the model's generation_config that are not followed: {', '.join(left)}"
             )
-        if rows.are_preferences and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
+        if rows.scored.are_preferences and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
             found.append(
                 f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "
                 "counts as half right"
@@ -139,7 +139,7 @@ class AblationRequest:
                 "if it is a chat model, write the rows as messages, or give --apply-chat-template with "
                 "--task lm-eval:NAME"
             )
-        if rows.are_texts and start_token(opened.tokenizer) is None:
+        if rows.scored.are_texts and start_token(opened.tokenizer) is None:
             found.append(
                 "the base's tokenizer has neither a BOS nor an EOS token, so each text is scored from its "
                 "second token; its bytes and words are counted as a whole"
@@ -156,7 +156,7 @@ class AblationRequest:
         """Whether every predicted token is compared with the intact model's; choices are as a whole."""
         own = self.checkpoint.description.task.about
         compares = about(self.metric).distance and own.is_language_model
-        return bool(compares) and not self.examples.rows.are_choices
+        return bool(compares) and not self.examples.rows.scored.are_choices
 
     @cached_property
     def variants(self) -> VariantSet:
@@ -176,7 +176,7 @@ class AblationRequest:
                 the rows are no preferences.
         """
         rows, asked = self.examples.rows, self.settings.reference
-        if not rows.are_preferences or self.examples.combine is not None:
+        if not rows.scored.are_preferences or self.examples.combine is not None:
             if asked == "off" and sums is None:
                 raise DataError("--reference off needs preferences (chosen, rejected) and a language model")
             return None
@@ -412,7 +412,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, said.base)
     if task.about.is_language_model:
-        if examples.rows.are_preferences:
+        if examples.rows.scored.are_preferences:
             refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
         metric = choose_metric(asked or own, examples.rows)

@@ -119,7 +119,7 @@ class TrainingInputs:
     def majority_score(self, metric: str) -> float | None:
         """The score of always predicting the most frequent class of the validation set; None if undefined."""
         split = self.splits["validation"]
-        if split.rows.are_choices:  # which are no classes
+        if split.rows.scored.are_choices:  # which are no classes
             return None
         labels = split.labels if split.words is None else split.words.by_tag
         score = float(metrics.majority_score(metric, labels))
