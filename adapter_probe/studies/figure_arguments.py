@@ -78,11 +78,13 @@ class Compare(FigureFiles):
     """The options of the command `compare`; `adapter_probe.compare` takes the two ablations alone."""
 
     a: Path = field(
-        metadata=required("results folder of an ablation.", metavar="A", argument=True, place="results")
+        metadata=required(
+            "an ablation: its results folder, or its checkpoint.", metavar="A", argument=True, place="results"
+        )
     )
     b: Path = field(
         metadata=required(
-            "results folder of another ablation of the same spans on the same examples.",
+            "another ablation of the same spans on the same examples.",
             metavar="B", argument=True, place="results",
         )
     )  # fmt: skip

@@ -107,7 +107,7 @@ class TradeoffSettings(SweepSettings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunInitSweep(Resources, TaskOptions, InitSweepSettings):
-    """Retrain adapters or a LoRA over a range of initialisation stds (Houlsby et al. 2019, Figure 6).
+    """Retrain adapters or a LoRA with weaker and stronger initialisations (Houlsby et al. 2019, Figure 6).
 
     Every trial is kept: the same command resumes an interrupted sweep, and a wider range only adds the
     missing trials.
