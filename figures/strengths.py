@@ -229,7 +229,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {wording.count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     if n_spans > len(_DASHES):
-        spans += f"; up to {_MOST_LABELLED}, those that change the score most, are named"
+        spans += f"; up to {_MOST_LABELLED}, those that change the score most, are named where there is room"
     return caption_of(
         [
             f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "
