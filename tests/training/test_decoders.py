@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +35,6 @@ from adapter_probe.models.methods import (
 from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.training.loop import Progress, epoch_batches
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import build_model, load_inputs
 
@@ -173,35 +171,6 @@ def test_what_trains(family: str, method: Method, prepared):
     assert found == {name for name in every if not name.startswith(prefix) or expected(name)}
     assert {id(p) for _, _, p in model.named_roles()} == {id(p) for p in model.base.parameters()}
     assert len(model.named_delta()) == len(found)
-
-
-@one
-def test_the_losses_are_those_of_a_plain_loop(family: str, decoder, short_task, train, prepared, tmp_path):
-    base, method = decoder(family), Adapters(size=4, init_std=0.1)
-    seen: list[Progress] = []
-    train(base, short_task, tmp_path / "c", seen.append, method, epochs=2, learning_rate=RATE)
-    model, encoded = prepared(family, method)
-    tensors = {n: t.detach().clone().requires_grad_() for n, t in model.named_delta().items()}
-    own = written(base, family, tensors)
-    used = {n: p for n, p in own.named_parameters() if n in tensors} | {
-        n: t for n, t in tensors.items() if ".adapter." in n
-    }
-    assert used.keys() == tensors.keys()
-    rows = [json.loads(line) for line in (short_task / "train.jsonl").read_text().splitlines()]
-    labels = torch.tensor([["negative", "positive"].index(row["label"]) for row in rows])
-    optimizer = torch.optim.Adam(used.values())
-    order = [b for epoch in range(2) for b in epoch_batches(encoded.lengths, BATCH, 0, epoch)]
-    rise, losses = round(0.1 * len(order)), []
-    for step, batch in enumerate(order):
-        loss = nn.functional.cross_entropy(alone(own, [encoded.input_ids[i] for i in batch]), labels[batch])
-        share = (step + 1) / rise if step < rise else (len(order) - step) / (len(order) - rise)
-        optimizer.param_groups[0]["lr"] = RATE * share
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert np.ptp(losses) > 0.05
-    np.testing.assert_allclose([one.loss for one in seen if one.step], losses, rtol=1e-4)
 
 
 @one

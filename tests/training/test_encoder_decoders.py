@@ -13,7 +13,7 @@ import torch
 from peft import PeftModel
 from refusals import naming
 from trainer import BATCH, RATE, assert_losses_of_trainer, order_of_batches, saved_moved
-from trainings import assert_resumes, request_of, write_task
+from trainings import request_of, write_task
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -232,30 +232,6 @@ def test_what_baselines_train(family, bases, tasks):
     last = {"t5": ("encoder.block.1.", "decoder.block.2.", "coder.final_layer_norm."),
             "bart": ("encoder.layers.2.", "decoder.layers.1.")}[family]  # fmt: skip
     assert names["top_layers"] == {name for name in every if any(part in name for part in last)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "method"),
-    [("t5", "lora:r=4,lora_dropout=0.1"), ("bart", "lora:r=4,lora_dropout=0.1"), ("bert to bert", "full")],
-)
-def test_an_interrupted_training_ends_in_the_same_bytes(family, method, bases, tasks, tmp_path):
-    request = request_of(
-        bases(family), tasks("sft"), method, batch_size=BATCH, accumulate=2, checkpointing=True
-    )
-    assert_resumes(request, tmp_path, 3)
-
-
-@pytest.mark.slow
-def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
-    done = ap.train(
-        bases("bart"), task=tasks("sft"), out=tmp_path / "c", method="full", epochs=1, batch_size=BATCH,
-        learning_rate=RATE, progress=False,
-    )  # fmt: skip
-    model, tokenizer = (c.from_pretrained(tmp_path / "c") for c in (AutoModelForSeq2SeqLM, AutoTokenizer))
-    with torch.no_grad():
-        nats = [model(**padded([tokens_of(tokenizer, row)])).loss.item() for row in ROWS["sft"][:9]]
-    assert done.score == pytest.approx(np.mean(nats), rel=1e-5)
 
 
 @pytest.mark.parametrize(

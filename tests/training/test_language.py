@@ -308,14 +308,6 @@ def test_one_file_needs_something_to_validate_on(bases, tasks, tmp_path):
     assert study.summary.intact_score == pytest.approx(done.score, rel=1e-5)
 
 
-def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_path):
-    method = "prompt_tuning:num_virtual_tokens=2"
-    done = ap.train(bases(), task=tasks("sft"), out=tmp_path / "c", method=method, **SHORT)
-    assert done.score is not None
-    with pytest.raises(AdapterProbeError, match=naming("PROMPT_TUNING")):
-        ap.ablate(tmp_path / "c", progress=False)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_this_process")
 def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path):

@@ -48,6 +48,7 @@ def _asked() -> dict[str, list[str]]:
         "kind": [
             "distilbert",
             "mpnet",
+            "albert",
             "albert, two groups",
             "deberta-v3",
             "deberta",

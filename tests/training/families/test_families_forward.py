@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from encoder_families import FAMILIES, own_logits, plain_model, random_examples, separate, trained_model
+from encoder_families import own_logits, plain_model, random_examples, separate, trained_model
 from exact import assert_close_in_float64 as close
 from torch.nn import functional as F
 from training_models import trained
@@ -82,29 +82,3 @@ def test_a_tag_head_reads_every_token(tag_family: str):
     with torch.no_grad():
         rows = [model.base(torch.from_numpy(encoded.input_ids[i])[None]).logits[0] for i in batch.index]
         close(model(batch), torch.cat(rows))
-
-
-@pytest.mark.usefixtures("in_float64")
-def test_every_dropout_acts_in_training_and_only_there(family: str):
-    model, encoded = trained_model(family), random_examples([8, 8, 11])
-    model.train()
-    places = [(n, m, "p") for n, m in model.base.named_modules() if isinstance(m, torch.nn.Dropout)]
-    for name, module in model.base.named_modules():
-        for attribute in ("attention_dropout", "dropout"):
-            if isinstance(getattr(module, attribute, None), float):
-                places.append((name, module, attribute))
-    with torch.no_grad():
-        still = outputs(model, encoded)
-        silent = []
-        for name, module, attribute in places:
-            setattr(module, attribute, 0.5)
-            torch.manual_seed(0)
-            if torch.allclose(outputs(model, encoded), still, atol=1e-3):
-                silent.append(name)
-            close(outputs(model.eval(), encoded), still)
-            model.train()
-            setattr(module, attribute, 0.0)
-    # Transformers makes these and uses them nowhere.
-    unused = {"albert": ".albert_layers.0.dropout"}
-    assert all(name.endswith(unused.get(FAMILIES[family].model_type, "none")) for name in silent)
-    assert len(places) > len(silent)
