@@ -14,7 +14,7 @@ from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
-from .ablation_words import Words, checkpoint_sentence, study_label, warnings_of
+from .ablation_words import Words, checkpoint_sentence, warnings_of
 from .aggregate import tasks_of
 from .curves import told_sentences
 from .drawing import caption_of, of_kind, suffix_of
@@ -97,9 +97,9 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
         rows.append([wording.tolerance_text(row.tolerance_points, metric), criterion, *found])
     text = pd.DataFrame(rows, columns=heads)
     caption = " ".join([*warnings_of([record]), checkpoint_sentence(record), ""]) + (
-        f"{study_label(record)}: the longest span of layers with at most such a {words.drop} when its"
-        f" {words.adapters} are {words.done} without retraining, by the estimate or by a one-sided 95% bound"
-        " that holds for a span which is chosen by it."
+        f"{f'{record.stack}: the' if record.stack else 'The'} longest span of layers with at most the"
+        f" {words.drop} of the first column when its {words.adapters} are {words.done} without retraining, by"
+        " the estimate or by a one-sided 95% bound that holds although the span is chosen by it."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 
