@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
+_LARGE = 1 << 28  # parameters
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # as a container sees its own
 
 
@@ -115,6 +116,23 @@ def use_threads(threads: int) -> None:
     if threads:
         import torch
 
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def threads_for_few_rows(model: torch.nn.Module) -> Iterator[None]:
+    """While a model that is not large runs on few positions at a time: one thread.
+
+    Several wait for one another after every step, for longer than the step takes where another program has
+    one of their cores.
+    """
+    import torch
+
+    threads, numbers = torch.get_num_threads(), sum(p.numel() for p in model.parameters())
+    torch.set_num_threads(threads if numbers > _LARGE else 1)
+    try:
+        yield
+    finally:
         torch.set_num_threads(threads)
 
 

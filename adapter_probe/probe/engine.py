@@ -19,7 +19,7 @@ import torch
 
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.data.prompts import EncodedPrompts
-from adapter_probe.device import is_out_of_memory, peak_memory, return_memory, size_for
+from adapter_probe.device import is_out_of_memory, peak_memory, return_memory, size_for, threads_for_few_rows
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
@@ -150,14 +150,14 @@ class Engine:
             if precision not in self._runners:
                 runners = self._runners[precision] = SimpleQueue()
                 known = first if isinstance(first, ModelRunner) else None
+                model, dtype = self._request.model.module, getattr(torch, precision)
                 try:
-                    for runner in model_runners(
-                        self._request, getattr(torch, precision), self._lanes.n, known
-                    ):
-                        runners.put(runner)
-                        self._notes.append(runner.note)
-                        if first is None:
-                            first, self._packs = runner, runner.packs
+                    with threads_for_few_rows(model):
+                        for runner in model_runners(self._request, dtype, self._lanes.n, known):
+                            runners.put(runner)
+                            self._notes.append(runner.note)
+                            if first is None:
+                                first, self._packs = runner, runner.packs
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.device import is_out_of_memory
+from adapter_probe.device import is_out_of_memory, threads_for_few_rows
 from adapter_probe.errors import ModelError
 from adapter_probe.units import Unit
 
@@ -562,6 +562,6 @@ def layers_in_order(model: nn.Module, inputs: Inputs, by: Unit = "span") -> list
         called.append(layer)
         return forward(*args, **kwargs)
 
-    with torch.no_grad(), refused(preparing=True):
+    with torch.no_grad(), refused(preparing=True), threads_for_few_rows(model):
         Runner(model, [layer.module for layer in found]).forward(inputs, handle)
     return in_calls(found, called)
