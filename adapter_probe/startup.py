@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,12 @@ from importlib import import_module
 from typing import Any
 
 _HIDDEN = ("scipy", "sklearn")
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+
+
+def collect_rarely() -> None:
+    """Look for cycles of objects seldom; looking through all that libraries made at import takes a second."""
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def import_needed(name: str) -> Any:

@@ -123,6 +123,11 @@ class PlacedAdapter(Switchable):
         """Whether it returns the sublayer's output with its `change` added."""
         return self.bottleneck.only_adds
 
+    @property
+    def change_reads(self) -> int:
+        """How many of its arguments its `change` reads."""
+        return 2 if self.bottleneck.parallel else 1
+
     def change(self, *given: Tensor) -> Tensor:
         """What it adds to the sublayer's output while it is on; arguments as in `forward`."""
         return self.bottleneck.change(*given)

@@ -240,6 +240,9 @@ _IN_PRODUCT = {
 }
 
 
+_ROUND = 16  # positions of a row, or rows, which are few different numbers if they are multiples of this
+
+
 class PackedMap:
     """Replacement of the `forward` of a linear map in bfloat16 on a CPU.
 
@@ -248,7 +251,7 @@ class PackedMap:
     before they are rounded. Copies of a model share it, because it is immutable.
 
     oneDNN generates code for every number of rows that it has not seen, which takes as long as the product of
-    a thousand rows. Rows of zeros are added so that few numbers occur.
+    a thousand rows. Zeros are added so that few numbers occur, unless the rows of texts are round already.
 
     Args:
         linear: the map.
@@ -271,10 +274,11 @@ class PackedMap:
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
         n = x.shape[:-1].numel()
-        rows = few_numbers(n)
-        given = x if rows == n else x.new_zeros(rows, x.shape[-1])
+        rows = n if x.dim() > 2 and x.shape[-2] % _ROUND == 0 else few_numbers(n)
+        given = x if rows == n else x.new_empty(rows, x.shape[-1])
         if given is not x:
             given[:n] = x.reshape(n, -1)
+            given[n:] = 0
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
             given, self._weight, self._bias, self._kind, [], self._formula
         )
@@ -283,7 +287,7 @@ class PackedMap:
 
 def few_numbers(n: int) -> int:
     """`n` rounded up: to a multiple of 16, and from 256 on to one of 16 numbers in every doubling."""
-    step = max(16, 1 << max(0, (n - 1).bit_length() - 5))
+    step = max(_ROUND, 1 << max(0, (n - 1).bit_length() - 5))
     return -(-n // step) * step
 
 

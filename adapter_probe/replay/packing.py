@@ -8,16 +8,17 @@ returns for each length alone, and NaN in one text must not reach another one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
@@ -38,6 +39,25 @@ _UNITS = 8  # of rounding, between a layer's call with one length and with sever
 
 class Unpacked(ModelError):
     """A layer does not treat the positions of a row one by one."""
+
+
+# A mode of PyTorch would see every function that a layer calls, which takes a tenth of a batch's time.
+_attention = F.scaled_dot_product_attention
+_of_thread = threading.local()
+_entered = SimpleNamespace(lock=threading.Lock(), n=0, own=_attention)
+
+
+def _attention_within(*args: Any, **kwargs: Any) -> Tensor:
+    """PyTorch's attention, or that within texts in a thread that asked for it."""
+    within: WithinTexts | None = getattr(_of_thread, "within", None)
+    if within is None:
+        own: Tensor = _entered.own(*args, **kwargs)
+        return own
+    _of_thread.within = None  # it calls PyTorch's
+    try:
+        return within._attend(*args, **kwargs)
+    finally:
+        _of_thread.within = within
 
 
 @dataclass(frozen=True)
@@ -185,7 +205,7 @@ def _end_to_end(parts: list[Tensor], width: int) -> Tensor:
     return torch.cat([row, row.new_zeros(width - len(row), *row.shape[1:])])[None]
 
 
-class WithinTexts(TorchFunctionMode):
+class WithinTexts:
     """While this is entered, a thread's calls of PyTorch's attention attend within the texts of rows.
 
     Attributes:
@@ -197,22 +217,28 @@ class WithinTexts(TorchFunctionMode):
     """
 
     def __init__(self, groups: Sequence[Group], width: int):
-        super().__init__()
         self._groups, self._width = groups, width
         self.at: Where | None = None
         self.folds: Folds | None = None
-        self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+        self.attend: Callable[..., Tensor] = _attention
         self.seen: list[tuple[Tensor, Tensor]] = []
         self.notes = False
         self.calls = 0
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: Any = None
-    ) -> Any:
-        """Call a function of PyTorch."""
-        if func is F.scaled_dot_product_attention:
-            return self._attend(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+    def __enter__(self) -> None:
+        _of_thread.within = self
+        with _entered.lock:
+            if not _entered.n:
+                _entered.own = F.scaled_dot_product_attention
+            _entered.n += 1
+            F.scaled_dot_product_attention = _attention_within
+
+    def __exit__(self, *_: object) -> None:
+        _of_thread.within = None
+        with _entered.lock:
+            _entered.n -= 1
+            if not _entered.n:
+                F.scaled_dot_product_attention = _entered.own
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,

@@ -69,6 +69,11 @@ class Switchable(nn.Module):
         """Whether it returns its first argument with its `change` added."""
         return False
 
+    @property
+    def change_reads(self) -> int | None:
+        """How many of its arguments its `change` reads; None for all."""
+        return None
+
     def change(self, *given: Tensor) -> Tensor:
         """What it adds to its first argument while it is on."""
         raise NotImplementedError

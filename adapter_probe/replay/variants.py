@@ -247,7 +247,9 @@ def _added(
     rows are known by the identity of tensors.
     """
     x = args[0]
-    _add(x, _on_some(module.change, args, {}, axes, current, on), axes[0], len(current[-1].node), on)
+    given = args[: module.change_reads]
+    change = _on_some(module.change, given, {}, axes[: len(given)], current, on)
+    _add(x, change, axes[0], len(current[-1].node), on)
     return x.view_as(x)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,12 +115,18 @@ class Walk:
         mains = (next(x for x in call.out if isinstance(x, Tensor)) for call in self.recorded.calls)
         most = max(1, min(self.rows * self.units * x.shape[-1] // x.numel() for x in mains))  # copies
         pending, n_calls = [start], len(self.recorded.calls)
-        while pending:
+        ends: list[Branch] = []
+        while pending or ends:
             self.each_pass()
+            if ends and (not pending or self._fill_a_pass(ends)):
+                numbers = [number for branch in ends for number in branch.bounds[:-1].tolist()]
+                for number, value in zip(numbers, self._finished(ends)):
+                    out[number] = value
+                ends = []
+                continue
             branch = pending.pop()
             if branch.call == n_calls:
-                for number, value in zip(branch.bounds.tolist(), self._finished(branch)):
-                    out[number] = value
+                ends.append(self._shortened(branch))
                 continue
             k = branch.call
             bits = leaves[:, sites_of(self.switched.layers, k)]
@@ -134,24 +141,50 @@ class Walk:
             pending.append(self._advanced(branch, bounds, bits[bounds[:-1]]))
         return torch.stack(out)
 
-    def _finished(self, branch: Branch) -> Tensor:
-        """The model's outputs of a branch after the last call, ``[nodes, ...]``."""
-        pack, where = self.pack, self.switched.read_position
-        if pack is None:
-            source = Source(self.units, branch.examples)
-            return self._read(self.inputs, self.recorded.calls, branch.states, source)
-        if pack.one is None or where is None:
-            return pack.joined(self._each_length(pack, branch.states))
-        at = pack.read_at(where)
+    def _fill_a_pass(self, ends: Sequence[Branch]) -> bool:
+        """Whether these branches are read now, and not with later ones."""
+        return self._one is None or sum(len(branch.roots) for branch in ends) * self._one[2] >= self.rows
+
+    @cached_property
+    def _one(self) -> tuple[Inputs, list[Call], int] | None:
+        """Inputs and calls for the one position of each text that is read, and the number of texts."""
+        if self.pack is None or self.pack.one is None or self.switched.read_position is None:
+            return None
+        return *self.pack.one, sum(group.n for group in self.pack.groups)
+
+    def _shortened(self, branch: Branch) -> Branch:
+        """A finished branch with what the head reads of its states, if that is one position of each text."""
+        pack = self.pack
+        if self._one is None or pack is None:
+            return branch
+        at = pack.read_at(self.switched.read_position)
         states = {slot: x[:, 0, at, None] for slot, x in branch.states.items()}  # [nodes, texts, 1, hidden]
-        found = self._read(*pack.one, states, Source.copies(len(branch.roots)))  # [nodes, texts, ...]
-        own = list(found.split([group.n for group in pack.groups], dim=1))
+        short = replace(branch, states=states)
         if not pack.is_tried:
-            first = {slot: x[:1] for slot, x in branch.states.items()}
-            if not all(alike(x, y[:1]) for x, y in zip(self._each_length(pack, first), own)):
+            first = self._each_length(pack, {slot: x[:1] for slot, x in branch.states.items()})
+            if not all(map(alike, first, self._at_one([short._of(branch.bounds[:2], slice(1))]))):
                 raise ModelError("the model's head reads other positions than in the example")
             pack.is_tried = True
-        return pack.joined(own)
+        return short
+
+    def _finished(self, ends: Sequence[Branch]) -> Tensor:
+        """The model's outputs of branches after the last call, ``[nodes, ...]``."""
+        if self._one is not None and self.pack is not None:
+            return self.pack.joined(self._at_one(ends))
+        (branch,) = ends
+        if self.pack is not None:
+            return self.pack.joined(self._each_length(self.pack, branch.states))
+        source = Source(self.units, branch.examples)
+        return self._read(self.inputs, self.recorded.calls, branch.states, source)
+
+    def _at_one(self, ends: Sequence[Branch]) -> list[Tensor]:
+        """The outputs of the texts of each length, from the one position of each that is read."""
+        assert self._one is not None
+        assert self.pack is not None
+        states = {slot: torch.cat([branch.states[slot] for branch in ends]) for slot in ends[0].states}
+        n = sum(len(branch.roots) for branch in ends)
+        found = self._read(*self._one[:2], states, Source.copies(n))  # [nodes, texts, ...]
+        return list(found.split([group.n for group in self.pack.groups], dim=1))
 
     def _each_length(self, pack: Pack, states: dict[Slot, Tensor]) -> list[Tensor]:
         """The outputs of the texts of each length."""

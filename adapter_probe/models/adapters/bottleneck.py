@@ -86,7 +86,7 @@ class Bottleneck(nn.Module):
         self.inner = nn.ModuleList(zero_linear(size, size) for _ in range(method.hidden_layers - 1))
         self.up = zero_linear(size, hidden)
         self.activation = method.activation
-        self._parallel = method.placement == "parallel"
+        self.parallel = method.placement == "parallel"
         self._multiplies = method.interaction == "multiply"
 
     only_adds = True
@@ -102,7 +102,7 @@ class Bottleneck(nn.Module):
         Returns:
             ``[examples, tokens, hidden]``.
         """
-        source = residual if self._parallel else x
+        source = residual if self.parallel else x
         assert source is not None, "a parallel adapter reads the sublayer's input"
         activation = _ACTIVATIONS[self.activation]
         states = activation(self.norm(self.down(source)))
@@ -162,7 +162,7 @@ class ConfiguredBottleneck(nn.Module):
 
     def __init__(self, hidden: int, spec: BottleneckSpec):
         super().__init__()
-        self.spec = spec
+        self.spec, self.parallel = spec, spec.parallel
         self.ln_before = nn.LayerNorm(hidden) if spec.ln_before else None
         self.down = zero_linear(hidden, spec.size)
         self.up = zero_linear(spec.size, hidden)
@@ -179,9 +179,11 @@ class ConfiguredBottleneck(nn.Module):
         whole_sum = spec.parallel or (spec.skip == "output" and not (spec.ln_after and spec.ln_after_skip))
         return spec.norm_after and not spec.norm_before and not spec.gate and whole_sum
 
-    def change(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The term added to the sublayer's output if `only_adds`."""
-        return self._branch(residual if self.spec.parallel else x, None)
+    def change(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """The term added to the sublayer's output if `only_adds`; only a parallel adapter reads its input."""
+        source = residual if self.parallel else x
+        assert source is not None
+        return self._branch(source, None)
 
     def finish(self, x: Tensor, residual: Tensor, norm: Norm, strength: float = 1.0) -> Tensor:
         """Without `norm_after`: the states after the site ``[examples, tokens, hidden]``.
