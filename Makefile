@@ -55,7 +55,8 @@ test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed 
 test-device: $(VENV)/.installed-dev ## quick tests on an accelerator that is played with true numbers; ALL=1 for slow ones of devices, too
 	@PYTHONPATH=tests/fixtures/pretend $(PYTEST) $(ON_DEVICE) -m "not slow and not real_data" \
 		--hypothesis-profile=quick $(ARGS)
-	@$(if $(ALL),PYTHONPATH=tests/fixtures/pretend $(PYTEST) tests/device tests/replay/test_families.py \
+	@$(if $(ALL),PYTHONPATH=tests/fixtures/pretend $(PYTEST) tests/device \
+		tests/replay/test_families.py::test_every_span_and_random_masks_equal_the_loop \
 		-m "slow and not real_data" $(ARGS))
 
 test-gpu: ## on a GPU, within 15 minutes and without a network: quick tests and benchmarks/accelerator.py; see .ci/gpu

@@ -51,18 +51,6 @@ def test_every_span_equals_a_run_of_its_own(
         CLOSE[dtype](variants(masks, tokens_per_pass), expected)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
-@pytest.mark.slow
-def test_bfloat16_is_near(family: str, placed: Callable, tiny_examples: Callable):
-    model, encoded, masks = placed(family), tiny_examples(family, LENGTHS), span_variants(3).masks
-    for norms in ("trained", "pretrained"):
-        expected = BruteForce(model, norms).every(encoded, masks)
-        logits = Variants(model, encoded, norms, dtype=torch.bfloat16)(masks, 130)
-        assert logits.dtype == torch.bfloat16
-        error = (logits.double() - expected).square().mean().sqrt()
-        assert 0 < error < 0.1 * expected.std(dim=0).square().mean().sqrt()
-
-
 def test_a_single_layer_model(placed: Callable, tiny_examples: Callable):
     """Its first layer is also its last."""
     model, encoded = placed("roberta", layers=1), tiny_examples("roberta", LENGTHS)

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import torch
 from brute_force import BruteForce
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from placed_models import Variants, placed_on
 from torch import Tensor
 
@@ -89,20 +86,6 @@ def test_every_mask_equals_a_run_of_its_own(number: int, spans: bool, known: Cal
             rows, places = np.indices((16, 4)).reshape(2, -1)
             pairs = variants.pairs(places, EVERY_MASK[rows], 40)
             torch.testing.assert_close(pairs, expected[rows, places], rtol=0, atol=1e-10)
-
-
-@given(
-    number=st.integers(0, len(SETTINGS) - 1),
-    masks=arrays(bool, st.tuples(st.integers(1, 12), st.just(4))),
-    tokens_per_pass=st.integers(1, 200),
-    norms=st.sampled_from(["trained", "pretrained"]),
-    spans=st.booleans(),
-)
-@pytest.mark.slow
-def test_any_masks_equal_runs_of_their_own(known: Callable, number, masks, tokens_per_pass, norms, spans):
-    variants, expected = known(number, spans, norms)
-    logits = variants(masks, tokens_per_pass)
-    torch.testing.assert_close(logits, expected[masks @ (1 << np.arange(4))], rtol=0, atol=1e-10)
 
 
 SCALED = ((3, 0.5, "pretrained"), (5, 0.5, "trained"), (5, -1.5, "pretrained"))
