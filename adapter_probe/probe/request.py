@@ -237,15 +237,35 @@ def prepare_ablation(
     settings = arguments.settings
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     check_precision(device, settings.precision)
-    dtype = HALF.get(settings.precision, torch.float32)
+    opened = _opened(arguments, device, given)
+    if examples is None:
+        named = data_name(arguments.data)
+        task, examples, metric = _scored_examples(opened, arguments)
+        opened = opened.with_task(task)
+    else:
+        named = examples.question.source if examples.question else GIVEN_BATCHES
+        metric = _metric_of_given(arguments, opened.description.task, examples)
+    request = AblationRequest(
+        opened, examples, metric, settings, device, arguments.tokens_per_pass, named,
+        _scorer_of(arguments, metric, examples.rows),
+    )  # fmt: skip
+    request.model.check_sites(settings.sites)
+    request.reference(request.variants)  # refuses one that cannot be had
+    _refuse_unfit(request.model, opened, arguments)
+    return request
+
+
+def _opened(arguments: AblationArguments, device: torch.device, given: OpenedPeft | None) -> OpenedPeft:
+    """The checkpoint, or the model in memory, as the settings ask for it."""
+    settings, folder, base = arguments.settings, arguments.checkpoint, arguments.base
     load = partial(load_any_base, device=device, spread=arguments.device_map is not None)
-    folder, base, dequantise = arguments.checkpoint, arguments.base, arguments.dequantise
     if given is not None:
         opened = given
     elif arguments.adapters:
-        opened = open_several(Path(folder), arguments.adapters, base, load, dequantise)
+        opened = open_several(Path(folder), arguments.adapters, base, load, arguments.dequantise)
     else:
-        opened = open_any(folder, base, dtype=dtype, load=load, dequantise=dequantise)
+        dtype = HALF.get(settings.precision, torch.float32)
+        opened = open_any(folder, base, dtype=dtype, load=load, dequantise=arguments.dequantise)
     if arguments.device_map is not None:
         opened = _spread(opened, settings, device)
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
@@ -263,35 +283,25 @@ def prepare_ablation(
         opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
         raise _without_adapters(arguments.checkpoint, (), opened, settings)
-    named = data_name(arguments.data)
-    if examples is not None:
-        named = examples.question.source if examples.question else GIVEN_BATCHES
-    if examples is None:
-        task, examples, metric = _scored_examples(opened, arguments)
-        opened = opened.with_task(task)
-    elif arguments.generate:
+    return opened
+
+
+def _metric_of_given(arguments: AblationArguments, task: TaskSpec, examples: Examples) -> str:
+    """The metric of examples that were given as batches."""
+    if arguments.generate:
         raise DataError("generate=True takes data= with prompt and answer; batches= are not continued")
-    else:
-        task = opened.description.task
-        metric = arguments.metric or task.metric
-        check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
-        if task.about.is_language_model:
-            metric = choose_metric(arguments.metric, examples.rows)
-        refuse_unscorable(metric, task.label_names)
-        targets = examples.labels.ndim == 2 and not task.about.has_classes
-        if targets and not isinstance(metric, CustomMetric):
-            raise DataError(
-                f"{examples.labels.shape[1]} targets per example have no score of their own; give metric=, a "
-                "function of labels and predictions, [examples, targets] each"
-            )
-    request = AblationRequest(
-        opened, examples, metric, settings, device, arguments.tokens_per_pass, named,
-        _scorer_of(arguments, metric, examples.rows),
-    )  # fmt: skip
-    request.model.check_sites(settings.sites)
-    request.reference(request.variants)  # refuses one that cannot be had
-    _refuse_unfit(request.model, opened, arguments)
-    return request
+    metric = arguments.metric or task.metric
+    check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
+    if task.about.is_language_model:
+        metric = choose_metric(arguments.metric, examples.rows)
+    refuse_unscorable(metric, task.label_names)
+    targets = examples.labels.ndim == 2 and not task.about.has_classes
+    if targets and not isinstance(metric, CustomMetric):
+        raise DataError(
+            f"{examples.labels.shape[1]} targets per example have no score of their own; give metric=, a "
+            "function of labels and predictions, [examples, targets] each"
+        )
+    return metric
 
 
 def _spread(opened: OpenedPeft, settings: AblationSettings, device: torch.device) -> OpenedPeft:
