@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,8 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
         adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
     study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
     assert len(study.spans) == 6
+    assert "bitsandbytes" in study.summary.base_weights
+    assert study.record.created_with["bitsandbytes"] == version("bitsandbytes")
     whole = adapter_probe.ablate(
         made / "lora", base=made / "int8", dequantise=True, data=rows, out=tmp_path / "eight"
     )

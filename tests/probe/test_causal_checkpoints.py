@@ -53,6 +53,11 @@ OTHER_FAMILIES = {
         {"hidden_size": 24, "num_hidden_layers": 3, "state_size": 4, "intermediate_size": 48},
         {"targets": ["in_proj", "x_proj"]},
     ),
+    "mixtral": (KV | {"num_local_experts": 4, "num_experts_per_tok": 2}, {"targets": ["q_proj", "v_proj"]}),
+    "olmo2": (KV, {"targets": ["q_proj", "down_proj"]}),
+    "gpt_bigcode": (
+        {"n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 64}, {"targets": ["c_attn", "c_proj"]},
+    ),
 }  # fmt: skip
 TEXTS = [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}]
 
