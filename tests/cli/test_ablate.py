@@ -173,19 +173,6 @@ def test_files_and_a_metric_of_their_own(ablate, brute_force, tiny_task):
     assert ablated.summary["metric"] == "mcc"
 
 
-@pytest.mark.slow
-def test_a_fixed_subset(ablate, brute_force, tiny_task):
-    texts, labels = rows_of(tiny_task / "validation.jsonl")
-    wanted = brute_force.logits(texts, set(), False)
-    ablated = ablate("--max-examples", 10)
-    found = ablated.arrays["logits"][0]
-    places = [int(np.abs(wanted - row).max(1).argmin()) for row in found]
-    assert places == sorted(places)
-    assert len(set(places)) == 10
-    assert_close_in_float32(found, wanted[places], layers=3)
-    assert np.array_equal(ablated.arrays["labels"], labels[places])
-
-
 # --- where things go
 
 

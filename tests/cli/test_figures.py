@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import zlib
@@ -19,7 +18,6 @@ from refusals import names
 from typer.testing import CliRunner
 
 from adapter_probe.cli.main import app
-from adapter_probe.figures.style import PNG_DPI
 from adapter_probe.results.atomic import write_json
 
 RESULTS = module("gallery_results")
@@ -182,17 +180,6 @@ def test_and_several_in_a_folder_called_figures(tmp_path, ablations, monkeypatch
     assert run(*ablations, "--format", "svg").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["figures"]
     assert (tmp_path / "figures" / "heatmap.svg").exists()
-
-
-@pytest.mark.slow
-def test_style_column_and_tolerance_are_passed_on(tmp_path, ablations):
-    for column, inches in (("half", 7.7 / 2.54), ("full", 16 / 2.54)):
-        out = tmp_path / column
-        look = ("--style", "acl", "--column", column, "--tolerance", 0.5, "--format", "png")
-        assert run(ablations[0], *look, "--out", out).exit_code == 0
-        width = struct.unpack(">I", (out / "heatmap.png").read_bytes()[16:20])[0]
-        assert width == pytest.approx(inches * PNG_DPI, abs=1)
-        assert "0.5 points" in (out / "heatmap.txt").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -204,15 +204,6 @@ def test_the_ablation_of_another_checkpoint_is_refused(program, train_arguments,
     assert not (tmp_path / "p").exists()
 
 
-@pytest.mark.slow
-def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, tmp_path):
-    assert program("prune", ablated, "--span", "0", "--out", tmp_path / "p").code == 0
-    assert "layer 0" in program("prune", tmp_path / "p", "--span", "0-1", "--out", tmp_path / "q").refusal
-    assert program.undrawn("ablate", tmp_path / "p").code == 0
-    outcome = program("prune", tmp_path / "p", "--within", 100, "--out", tmp_path / "q", "--json")
-    assert json.loads(outcome.stdout)["span"] == {"first": 1, "last": 2}
-
-
 @pytest.mark.parametrize("within", ["-1.0", "nan"])
 def test_a_tolerance_out_of_range(within, program, ablated, tmp_path):
     refusal = program("prune", ablated, "--within", within, "--out", tmp_path / "p").refusal

@@ -152,13 +152,6 @@ def test_one_task_has_no_aggregate(tmp_path, tradeoff_folder):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
-    folder = ablation_folder(tmp_path / "a", n_layers=3)
-    heatmap, _ = drawn([folder], FigureOptions(PAPER, formats=("png",), tolerance=2.5))
-    assert "at most 2.5 points" in heatmap.caption
-
-
 def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
     narrow = FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0))
     with pytest.raises(ResultsError, match=naming("1", "0.9 inches")):

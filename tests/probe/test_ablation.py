@@ -12,7 +12,6 @@ from brute_force import BruteForce
 from exact import assert_close_in_float32
 from placed_models import Placed
 from refusals import naming, refused
-from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification
 from where import DEVICE, KIND
 
@@ -128,18 +127,6 @@ def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, t
         assert whole.tokens_done == whole.tokens_total == sum(tokens)
         indices = np.concatenate([whole.read_part(number)["index"] for number in range(parts)])
     assert sorted(indices) == list(range(64))
-
-
-@pytest.mark.parametrize("tokens_per_pass", slow_unless(lambda n: n is None, [9, 37, None]))
-@pytest.mark.slow
-def test_tokens_per_pass_changes_no_prediction(
-    tokens_per_pass: int | None, prepared: Callable, small_parts: None, tmp_path: Path
-):
-    one = run(prepared(), tmp_path / "one")
-    other = run(prepared(tokens_per_pass), tmp_path / "other")
-    assert_close_in_float32(other.outputs, one.outputs, layers=3)
-    assert other.identity == one.identity
-    assert np.array_equal(other.outputs.argmax(-1), one.outputs.argmax(-1))
 
 
 class Interrupted(Exception):
