@@ -244,7 +244,7 @@ def escape_mathtext(text: str) -> str:
 def wrap_text(text: str, size: float, width: float) -> str:
     """The text in lines no wider than `width` points, if possible broken before a unit and after a semicolon.
 
-    Lines of one part have about the same width, so that no word stands alone, and what is equal stays in one.
+    Lines of one part have about the same width, so that no word stands alone; `n = 200` stays whole.
     Words that are too wide, such as names of files, are broken after hyphens and the like.
     """
     if text_width(text, size) <= width:
