@@ -20,13 +20,13 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.device import available_memory
 from adapter_probe.errors import ModelError
 from adapter_probe.models.functional import (
-    FasterFunctions,
     PackedMap,
     activated_in_place,
     attend,
     can_pack_weight,
     unchanged,
 )
+from adapter_probe.replay.attention import attending
 from adapter_probe.replay.recording import device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -189,7 +189,7 @@ class ModelRunner:
 
     def _faster(self) -> AbstractContextManager[object]:
         half = self._dtype == torch.bfloat16 and self._device.type == "cpu"
-        return FasterFunctions() if half else nullcontext()
+        return attending(attend) if half else nullcontext()
 
     def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
         widest = tokens_per_pass * self._width * self._dtype.itemsize

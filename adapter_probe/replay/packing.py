@@ -8,21 +8,19 @@ returns for each length alone, and NaN in one text must not reach another one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
 
+from .attention import ATTENTION, attending
 from .checking import alike
 from .folding import Folds, find_folds
 from .last import Where, last_position
@@ -39,25 +37,6 @@ _UNITS = 8  # of rounding, between a layer's call with one length and with sever
 
 class Unpacked(ModelError):
     """A layer does not treat the positions of a row one by one."""
-
-
-# A mode of PyTorch would see every function that a layer calls, which takes a tenth of a batch's time.
-_attention = F.scaled_dot_product_attention
-_of_thread = threading.local()
-_entered = SimpleNamespace(lock=threading.Lock(), n=0, own=_attention)
-
-
-def _attention_within(*args: Any, **kwargs: Any) -> Tensor:
-    """PyTorch's attention, or that within texts in a thread that asked for it."""
-    within: WithinTexts | None = getattr(_of_thread, "within", None)
-    if within is None:
-        own: Tensor = _entered.own(*args, **kwargs)
-        return own
-    _of_thread.within = None  # it calls PyTorch's
-    try:
-        return within._attend(*args, **kwargs)
-    finally:
-        _of_thread.within = within
 
 
 @dataclass(frozen=True)
@@ -206,7 +185,7 @@ def _end_to_end(parts: list[Tensor], width: int) -> Tensor:
 
 
 class WithinTexts:
-    """While this is entered, a thread's calls of PyTorch's attention attend within the texts of rows.
+    """Attention within the texts of rows; a thread's calls of PyTorch's come here while `here` holds.
 
     Attributes:
         at: the positions that are read of each text, where the others need not be computed.
@@ -220,25 +199,14 @@ class WithinTexts:
         self._groups, self._width = groups, width
         self.at: Where | None = None
         self.folds: Folds | None = None
-        self.attend: Callable[..., Tensor] = _attention
+        self.attend: Callable[..., Tensor] = ATTENTION
         self.seen: list[tuple[Tensor, Tensor]] = []
         self.notes = False
         self.calls = 0
 
-    def __enter__(self) -> None:
-        _of_thread.within = self
-        with _entered.lock:
-            if not _entered.n:
-                _entered.own = F.scaled_dot_product_attention
-            _entered.n += 1
-            F.scaled_dot_product_attention = _attention_within
-
-    def __exit__(self, *_: object) -> None:
-        _of_thread.within = None
-        with _entered.lock:
-            _entered.n -= 1
-            if not _entered.n:
-                F.scaled_dot_product_attention = _entered.own
+    def here(self) -> AbstractContextManager[None]:
+        """While a layer runs."""
+        return attending(self._attend)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
@@ -323,7 +291,7 @@ def _with_nan(layer: Layer, recorded: Recorded, k: int, found: Pack, first: bool
             x[:, : found.groups[0].length if first else 0] = torch.nan
     layer.begin()
     args, kwargs = tree_unflatten(given, call.given_spec)
-    with found.attention:
+    with found.attention.here():
         return flat_result(layer.module(*args, **kwargs), args, kwargs)[0]
 
 

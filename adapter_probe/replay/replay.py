@@ -22,6 +22,7 @@ from adapter_probe.device import is_out_of_memory, threads_for_few_rows
 from adapter_probe.errors import ModelError
 from adapter_probe.units import Unit
 
+from .attention import ATTENTION
 from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
 from .folding import Folds
@@ -102,7 +103,7 @@ class Replay:
         # The names of layers, and of the modules in them that got other forwards.
         self._faster: list[tuple[str, str]] = []
         self.fed_by: dict[nn.Module, nn.Module] = {}
-        self.attend: Callable[..., Tensor] = torch.nn.functional.scaled_dot_product_attention
+        self.attend: Callable[..., Tensor] = ATTENTION
         with self.kept(), refused(preparing=True):
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure

@@ -262,7 +262,7 @@ class Walk:
                 attention.folds = self.switched.folds if attention.at is not None else None
                 if attention.folds is not None:
                     stack.enter_context(attention.folds.instead())
-                stack.enter_context(attention)
+                stack.enter_context(attention.here())
             yield
 
     def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
