@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -142,49 +141,44 @@ class Walk:
         return torch.stack(out)
 
     def _fill_a_pass(self, ends: Sequence[Branch]) -> bool:
-        """Whether these branches are read now, and not with later ones."""
-        return self._one is None or sum(len(branch.roots) for branch in ends) * self._one[2] >= self.rows
-
-    @cached_property
-    def _one(self) -> tuple[Inputs, list[Call], int] | None:
-        """Inputs and calls for the one position of each text that is read, and the number of texts."""
-        if self.pack is None or self.pack.one is None or self.switched.read_position is None:
-            return None
-        return *self.pack.one, sum(group.n for group in self.pack.groups)
+        """Whether finished branches are read now, and not with later ones."""
+        if self.pack is None or self.pack.one is None:
+            return True
+        n_texts = sum(group.n for group in self.pack.groups)
+        return sum(len(branch.roots) for branch in ends) * n_texts >= self.rows
 
     def _shortened(self, branch: Branch) -> Branch:
         """A finished branch with what the head reads of its states, if that is one position of each text."""
         pack = self.pack
-        if self._one is None or pack is None:
+        if pack is None or pack.one is None:
             return branch
         at = pack.read_at(self.switched.read_position)
         states = {slot: x[:, 0, at, None] for slot, x in branch.states.items()}  # [nodes, texts, 1, hidden]
         short = replace(branch, states=states)
         if not pack.is_tried:
             first = self._each_length(pack, {slot: x[:1] for slot, x in branch.states.items()})
-            if not all(map(alike, first, self._at_one([short._of(branch.bounds[:2], slice(1))]))):
+            own = self._at_one(pack, [short._of(branch.bounds[:2], slice(1))])
+            if not all(map(alike, first, own)):
                 raise ModelError("the model's head reads other positions than in the example")
             pack.is_tried = True
         return short
 
     def _finished(self, ends: Sequence[Branch]) -> Tensor:
         """The model's outputs of branches after the last call, ``[nodes, ...]``."""
-        if self._one is not None and self.pack is not None:
-            return self.pack.joined(self._at_one(ends))
-        (branch,) = ends
-        if self.pack is not None:
-            return self.pack.joined(self._each_length(self.pack, branch.states))
-        source = Source(self.units, branch.examples)
-        return self._read(self.inputs, self.recorded.calls, branch.states, source)
+        if self.pack is None:
+            source = Source(self.units, ends[0].examples)
+            return self._read(self.inputs, self.recorded.calls, ends[0].states, source)
+        if self.pack.one is None:
+            return self.pack.joined(self._each_length(self.pack, ends[0].states))
+        return self.pack.joined(self._at_one(self.pack, ends))
 
-    def _at_one(self, ends: Sequence[Branch]) -> list[Tensor]:
+    def _at_one(self, pack: Pack, ends: Sequence[Branch]) -> list[Tensor]:
         """The outputs of the texts of each length, from the one position of each that is read."""
-        assert self._one is not None
-        assert self.pack is not None
+        assert pack.one is not None
         states = {slot: torch.cat([branch.states[slot] for branch in ends]) for slot in ends[0].states}
-        n = sum(len(branch.roots) for branch in ends)
-        found = self._read(*self._one[:2], states, Source.copies(n))  # [nodes, texts, ...]
-        return list(found.split([group.n for group in self.pack.groups], dim=1))
+        copies = Source.copies(sum(len(branch.roots) for branch in ends))
+        found = self._read(*pack.one, states, copies)  # [nodes, texts, ...]
+        return list(found.split([group.n for group in pack.groups], dim=1))
 
     def _each_length(self, pack: Pack, states: dict[Slot, Tensor]) -> list[Tensor]:
         """The outputs of the texts of each length."""
