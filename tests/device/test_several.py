@@ -70,10 +70,11 @@ def spread(model: torch.nn.Module, places: tuple[str, ...], folder: Path) -> tor
 
 
 @pytest.fixture(autouse=True)
-def _read_on_the_host(monkeypatch):
-    """safetensors reads onto the devices that it knows."""
+def _read_on_the_host(monkeypatch, tmp_path):
+    """safetensors reads onto the devices that it knows; PEFT writes offloaded weights below this folder."""
     read = lambda file, framework, device: safe_open(file, framework)  # noqa: E731
     monkeypatch.setattr("accelerate.utils.offload.safe_open", read)
+    monkeypatch.chdir(tmp_path)
 
 
 CASES = {
