@@ -117,6 +117,7 @@ def test_adapters_without_values_are_refused_by_name(tokenizer, devices, tmp_pat
     with devices(2):
         base = spread(model_of("llama"), PLACES["devices and the host"], tmp_path).unload()
         empty = get_peft_model(base, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
-        named = naming("layers.1", "q_proj", "meta", "device_map='auto'")
-        with pytest.raises(AdapterProbeError, match=named):
+        with pytest.raises(
+            AdapterProbeError, match=naming("layers.1", "q_proj", "meta", "device_map='auto'")
+        ):
             ap.ablate(empty, tokenizer=tokenizer, data=COMPLETIONS, progress=False)
