@@ -19,7 +19,7 @@ from tiny_families import family, lora
 from transformers import AutoTokenizer
 
 import adapter_probe as ap
-from adapter_probe.errors import AdapterProbeError
+from adapter_probe.errors import CheckpointError
 
 TEXTS = ["the cat saw a dog", "fine", "the house was big", "a cruel bird"]
 CLASSES = [{"text": text, "label": n % 3} for n, text in enumerate(TEXTS)]
@@ -117,7 +117,5 @@ def test_adapters_without_values_are_refused_by_name(tokenizer, devices, tmp_pat
     with devices(2):
         base = spread(model_of("llama"), PLACES["devices and the host"], tmp_path).unload()
         empty = get_peft_model(base, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
-        with pytest.raises(
-            AdapterProbeError, match=naming("layers.1", "q_proj", "meta", "device_map='auto'")
-        ):
+        with pytest.raises(CheckpointError, match=naming("layers.1", "q_proj", "meta", "device_map='auto'")):
             ap.ablate(empty, tokenizer=tokenizer, data=COMPLETIONS, progress=False)
