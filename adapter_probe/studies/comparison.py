@@ -221,8 +221,8 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
                 f"{other} and {name} are ablations of the same checkpoint; a mean over seeds needs each seed "
                 "once"
             )
-    tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
-    record = average_ablations(results, names, next(tasks, ""))
+    task = common_value(one.summary.task for one in ablations if one.summary.study == "ablated")
+    record = average_ablations(results, names, task or "")
     note = "; ".join([_POOLERS] * own_poolers + [_UNKNOWN] * (None in trainings))
     return Average(replace(record, **_told(ablations, names)), note)
 

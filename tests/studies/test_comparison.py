@@ -71,8 +71,12 @@ def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other)
         assert reason in dict(joint.rows())["note"]
         (drawing,) = joint_figure.drawings([joint.record], FigureOptions(PAPER))
         assert reason in drawing.caption
-    mean = average_study(ap.average([warned, other]).record, drop_scale(np.zeros(1)), 1.0, (), "m")
+    record = ap.average([warned, other]).record
+    mean = average_study(record, drop_scale(np.zeros(1)), 1.0, (), "m")
     assert reason in mean.warning
+    assert mean.title == f"{record.data}: mean of 2 studies"
+    unlike = replace(other, record=replace(other.record, summary=replace(other.record.summary, task="b")))
+    assert (record.task, ap.average([warned, unlike]).record.task) == (study.summary.task, "")
     for step in mean.steps:
         assert step["estimate"] is None
         assert step["bound"] is None
