@@ -278,12 +278,13 @@ def _hash_head(task: TaskSpec) -> str:
 def task_of(name: str, head: Head, n_outputs: int, own: Path, base: Mapping[str, Any]) -> TaskSpec:
     """The task of a checkpoint that records none; its labels are the `names_of_outputs`."""
     kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
-    if about_kind(kind).is_number and n_outputs > 1:
+    about = about_kind(kind)
+    if about.is_number and n_outputs > 1:
         raise CheckpointError(
             f"{name} gives {n_outputs} numbers for a text (problem_type regression), and rows of files have "
             "one each; from Python, give the model to adapter_probe.ablate with batches=, labels= and metric="
         )
-    labels = names_of_outputs(n_outputs, own, base) if about_kind(kind).has_classes else ()
+    labels = names_of_outputs(n_outputs, own, base) if about.has_classes else ()
     return TaskSpec(name, kind, default_metric(kind), labels, NO_COLUMNS, {}, {})
 
 
