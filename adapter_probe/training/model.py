@@ -19,12 +19,7 @@ from adapter_probe.kinds.table import about_kind
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
-from .forward import (
-    PaddedRows,
-    computing_first,
-    pad_rows,
-    pair_rows,
-)
+from .forward import PaddedRows, computing_first, pad_rows, pair_rows
 from .own_methods import Prepared
 
 TOKENS_PER_BATCH = 4096  # in evaluation
