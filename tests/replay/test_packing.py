@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from transformers import (
 
 from adapter_probe.models.functional import can_pack_weight
 from adapter_probe.probe.runners import pack
+from adapter_probe.replay.attention import attending
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.tensors import split
 
@@ -171,3 +173,15 @@ def test_a_mask_that_the_model_does_not_take_hides_no_padding():
     ids = [F.pad(own["input_ids"], (0, 7 - own["input_ids"].shape[1])) for own in alone]
     replay.find_padding(alone, {"input_ids": torch.cat(ids)})
     assert not replay.pads
+
+
+def test_attention_is_replaced_in_one_thread_alone_and_put_back():
+    own, x = F.scaled_dot_product_attention, torch.rand(1, 1, 3, 4)
+    expected = own(x, x, x)
+    with ThreadPoolExecutor(1) as other, attending(lambda *_: F.scaled_dot_product_attention(x, x, 2 * x)):
+        torch.testing.assert_close(F.scaled_dot_product_attention(x, x, x), 2 * expected)
+        torch.testing.assert_close(other.submit(F.scaled_dot_product_attention, x, x, x).result(), expected)
+        with attending(lambda *_: x):
+            assert F.scaled_dot_product_attention(x, x, x) is x
+        torch.testing.assert_close(F.scaled_dot_product_attention(x, x, x), 2 * expected)
+    assert F.scaled_dot_product_attention is own
