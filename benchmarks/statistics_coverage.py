@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .statistics_coverage_checks import Check, Found, checks
+from .statistics_coverage_checks import NOT_TAKEN, Check, Found, checks
 
 OUT = Path(__file__).parent / "results" / "statistics_coverage.csv"
 KEPT = OUT.with_suffix(".jsonl.tmp")  # a simulation a line
@@ -85,16 +85,17 @@ class Cell:
                     n = size if name == "any" else size * row["spans"]
                     spread = own[name].std() if size > 1 else 0.0
                     row[f"{name}_error"] = max(spread / size**0.5, (limit * (1 - limit) / n) ** 0.5)
-            rows.append(row | {"least": self.least} if "covers" in own else row)
+            asked = "covers" in own and statistic not in NOT_TAKEN
+            rows.append(row | {"least": self.least} if asked else row)
         return rows
 
     @property
     def is_clear(self) -> bool:
         """Whether every verdict is known by two standard errors."""
         said, size = self.rows(), len(self.found)
-        apart = [abs(row["covers"] - self.least) / row["covers_error"] for row in said if "covers" in row]
+        apart = [abs(row["covers"] - self.least) / row["covers_error"] for row in said if "least" in row]
         for row in said:
-            if "any" in row:
+            if "any" in row and not row["statistic"].endswith(NOT_TAKEN):
                 apart.append(abs(row["any"] - MOST_WRONG) / row["any_error"])
                 size = min(size, len(self.found) * FEWEST / FEWEST_MAPS)
         return size >= FEWEST and min(apart, default=np.inf) > 2
