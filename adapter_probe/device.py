@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from adapter_probe.errors import ModelError, must_be
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 _LARGE = 1 << 28  # parameters
+_alone = SimpleNamespace(lock=threading.Lock(), n=0, threads=1)
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # as a container sees its own
 
 
@@ -121,19 +124,27 @@ def use_threads(threads: int) -> None:
 
 @contextmanager
 def threads_for_few_rows(model: torch.nn.Module) -> Iterator[None]:
-    """While a model that is not large runs on few positions at a time: one thread.
+    """While a model that is not large runs on few positions at a time: one thread of PyTorch's.
 
     Several wait for one another after every step, for longer than the step takes where another program has
-    one of their cores.
+    one of their cores. A thread of the program that first uses PyTorch inside keeps one.
     """
     import torch
 
-    threads, numbers = torch.get_num_threads(), sum(p.numel() for p in model.parameters())
-    torch.set_num_threads(threads if numbers > _LARGE else 1)
+    if sum(p.numel() for p in model.parameters()) > _LARGE:
+        yield
+        return
+    with _alone.lock:  # what is put back is the number before the first of those that overlap
+        if not _alone.n:
+            _alone.threads = torch.get_num_threads()
+        _alone.n += 1
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _alone.lock:
+            _alone.n -= 1
+        torch.set_num_threads(_alone.threads)
 
 
 def memory_limit() -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 _NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w-][\w./-]*))?")
 
 _ORIGIN = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_BASE_MODEL = re.compile(r"""^base_model:\s*(?:-\s*)?["']?([\w./-]+)""", re.MULTILINE)
+_BASE_MODEL = re.compile(r"""^base_model:[ \t]*(?:\n[ \t]*-[ \t]*)?["']?([\w./-]+)""", re.MULTILINE)
 _IN_CACHE = re.compile(r"/models--([^/]+)/snapshots/[^/]+\Z")
 
 

@@ -14,9 +14,15 @@ _HIDDEN = ("scipy", "sklearn")
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
-def collect_rarely() -> None:
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
     """Look for cycles of objects seldom; looking through all that libraries made at import takes a second."""
+    before = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def import_needed(name: str) -> Any:

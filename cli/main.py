@@ -9,7 +9,7 @@ import typer
 
 from adapter_probe.figure_settings import Paper
 from adapter_probe.progress import print_message
-from adapter_probe.startup import collect_rarely, unneeded_libraries_hidden
+from adapter_probe.startup import collecting_rarely, unneeded_libraries_hidden
 from adapter_probe.studies.ranks import RunRanks
 from adapter_probe.studies.strength import RunStrength
 from adapter_probe.studies.training_arguments import RunInitSweep, RunTradeoff
@@ -69,9 +69,9 @@ def _options(
 
 
 @unneeded_libraries_hidden()
+@collecting_rarely()
 def main() -> None:
     """Run the program."""
-    collect_rarely()
     page = _help_asked(sys.argv[1:])
     if page is not None:
         typer.echo(page)

@@ -31,7 +31,7 @@ INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, s
 GRID, FAINT = "#e4e4e4", "#666666"
 FILLS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # areas: Okabe and Ito's as well
 BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and its white halo on dark cells
-_BLANK = re.compile(r"(?<!=) (?!=)")  # where lines may be broken: not in `n = 200`
+_BLANK = re.compile(r"(?<![=\s])\s+(?![=\s])")  # where lines may be broken: not in `n = 200`
 SMALLEST_SIZE = 6.0  # points: the smallest font size for any venue
 PNG_DPI = 300
 
@@ -252,7 +252,7 @@ def wrap_text(text: str, size: float, width: float) -> str:
     parts = in_lines(text.replace(" (", "\n(").replace("; ", ";\n").split("\n"), size, width).split("\n")
     return "\n".join(
         _evenly([piece for word in _BLANK.split(part) for piece in _pieces(word, size, width)], size, width)
-        for part in parts
+        for part in map(str.strip, parts)
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from refusals import naming
 
 from adapter_probe import device
-from adapter_probe.device import choose_device, use_threads
+from adapter_probe.device import choose_device, threads_for_few_rows, use_threads
 from adapter_probe.errors import ModelError
 
 
@@ -37,6 +37,27 @@ def test_threads():
         assert torch.get_num_threads() == 1
         use_threads(0)
         assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_few_rows_have_one_thread_and_the_number_is_put_back(monkeypatch):
+    before, model = torch.get_num_threads(), torch.nn.Linear(2, 2)
+    try:
+        torch.set_num_threads(2)
+        first, second = threads_for_few_rows(model), threads_for_few_rows(model)
+        first.__enter__()
+        second.__enter__()
+        assert torch.get_num_threads() == 1
+        first.__exit__(None, None, None)  # as threads do that overlap
+        second.__exit__(None, None, None)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError), threads_for_few_rows(model):
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 2
+        monkeypatch.setattr(device, "_LARGE", 5)
+        with threads_for_few_rows(model):
+            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -129,7 +128,7 @@ def data_name(files: Sequence[str | Path]) -> str:
 
 
 def _task_names(entry: str) -> list[str]:
-    return [Path(one).name if os.path.isabs(one) else one for one in entry.removeprefix(PREFIX).split(",")]
+    return [Path(one).name for one in entry.removeprefix(PREFIX).split(",")]
 
 
 def _file_name(entry: str) -> str:

@@ -10,8 +10,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from .notes import DONE, FAILED, Failure, OnStep, read_note
+from .notes import DONE, FAILED, RUNNING, STOPPED, Failure, OnStep, read_note
 
 _PAUSE = 0.1  # seconds between reads of the notes
 
@@ -44,19 +45,23 @@ class LocalProcesses:
             notes = {job: Path(folder) / f"{number}.json" for number, job in enumerate(jobs)}
             asked = ["--notes", folder, "--parent", str(os.getpid()), *map(str, jobs)]
             command = [*self._command, *asked]
-            workers = [self._start(command, number) for number in range(min(self._workers, len(jobs)))]
+            workers: list[subprocess.Popen[bytes]] = []
             failures: dict[Path, Failure] = {}
-            waiting = bool(workers)
+            able: set[int] = set()  # the processes that have begun a job
+            waiting = bool(jobs)
             try:
+                for number in range(min(self._workers, len(jobs))):
+                    workers.append(self._start(command, number))
                 while waiting:
                     time.sleep(_PAUSE)
                     ended = {n: worker for n, worker in enumerate(workers) if worker.poll() is not None}
-                    begun = _read(notes, failures, on_step)
+                    begun = _read(notes, failures, able, on_step)
                     for number, worker in ended.items():
-                        lost = [job for job, process in begun.items() if process == worker.pid]
-                        failures |= {job: self._death(job, number, worker) for job in lost}
+                        for job, note in begun.items():
+                            if note["process"] == worker.pid:
+                                failures[job] = self._death(job, number, worker, note["state"])
                         # One that ended before a job began would end so again.
-                        if lost and not all(note.exists() for note in notes.values()):
+                        if worker.pid in able and not all(path.exists() for path in notes.values()):
                             workers[number] = self._start(command, number)
                     waiting = any(worker not in ended.values() for worker in workers)
             finally:
@@ -67,7 +72,7 @@ class LocalProcesses:
         for job in notes.keys() - failures.keys():  # which no worker lived to begin
             number = next((n for n, worker in enumerate(workers) if worker.returncode), 0)
             failures[job] = self._death(job, number, workers[number])
-        return list(failures.values())
+        return [failures[job] for job in jobs if job in failures]
 
     def _start(self, command: Sequence[str], number: int) -> subprocess.Popen[bytes]:
         with self._log(number).open("a", encoding="utf-8") as log:
@@ -84,9 +89,13 @@ class LocalProcesses:
         self._log_folder.mkdir(parents=True, exist_ok=True)
         return self._log_folder / f"worker-{number}.txt"
 
-    def _death(self, job: Path, number: int, worker: subprocess.Popen[bytes]) -> Failure:
+    def _death(
+        self, job: Path, number: int, worker: subprocess.Popen[bytes], state: str = RUNNING
+    ) -> Failure:
         said = f"ended with exit code {worker.returncode}"
-        if worker.returncode < 0:
+        if state == STOPPED:
+            said = "was stopped, and the job's state is saved"
+        elif worker.returncode < 0:
             said = f"was killed by signal {-worker.returncode}"
             with contextlib.suppress(ValueError):
                 name = signal.Signals(-worker.returncode).name
@@ -94,17 +103,20 @@ class LocalProcesses:
         return Failure(job, f"the worker {said}", self._log(number))
 
 
-def _read(notes: dict[Path, Path], failures: dict[Path, Failure], on_step: OnStep) -> dict[Path, int]:
-    """What has come of the jobs; those that are over leave `notes`. The process of each that has begun."""
+def _read(
+    notes: dict[Path, Path], failures: dict[Path, Failure], able: set[int], on_step: OnStep
+) -> dict[Path, dict[str, Any]]:
+    """What has come of the jobs; those that are over leave `notes`. The note of each that has begun."""
     begun = {}
     for job, path in list(notes.items()):
         if (note := read_note(path)) is None:
             continue
         on_step(job, note["step"])
+        able.add(note["process"])
         if note["state"] == FAILED:
             failures[job] = Failure(job, note["reason"])
         if note["state"] in (DONE, FAILED):
             del notes[job]
         else:
-            begun[job] = note["process"]
+            begun[job] = note
     return begun

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from adapter_probe.errors import AdapterProbeError, TrainingError
+from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import write_json
 from adapter_probe.startup import unneeded_libraries_hidden
 
@@ -43,8 +44,9 @@ def main(do: Do | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--notes", type=Path, required=True)
-    parser.add_argument("--task", default="")
-    parser.add_argument("--parent", type=int, default=0)
+    started_by = parser.add_mutually_exclusive_group(required=True)
+    started_by.add_argument("--task")
+    started_by.add_argument("--parent", type=int)
     parser.add_argument("jobs", type=Path, nargs="+")
     options = parser.parse_args()
     do = do or (lambda job, report: _do(job, report, options.device, options.threads))
@@ -119,9 +121,15 @@ def _run_those_left(do: Do, jobs: list[Path], notes: Path, stopped: Callable[[],
     """Run the jobs that no other worker has begun; the failure of one does not affect the others."""
     for number, job in enumerate(jobs):
         note = notes / f"{number}.json"
-        with suppress(FileExistsError, AdapterProbeError):
+        if stopped():
+            return
+        try:
             note.touch(exist_ok=False)
             _Noted(note, stopped, seconds=0.5).run(do, job)
+        except FileExistsError:
+            pass
+        except AdapterProbeError as error:
+            print_message(str(error))
 
 
 def _run_task(do: Do, job: Path, notes: Path, task: str, received: list[int]) -> None:

@@ -25,10 +25,9 @@ def attending(instead: Attention) -> Iterator[None]:
     """Inside, this thread's calls of PyTorch's attention go to a function, which may call PyTorch's."""
     before = getattr(_of_thread, "instead", None)
     with _entered.lock:
-        if not _entered.n:
-            _entered.own = F.scaled_dot_product_attention
+        if F.scaled_dot_product_attention is not _attention:
+            _entered.own, F.scaled_dot_product_attention = F.scaled_dot_product_attention, _attention
         _entered.n += 1
-        F.scaled_dot_product_attention = _attention
     _of_thread.instead = instead
     try:
         yield
@@ -36,7 +35,7 @@ def attending(instead: Attention) -> Iterator[None]:
         _of_thread.instead = before
         with _entered.lock:
             _entered.n -= 1
-            if not _entered.n:
+            if not _entered.n and F.scaled_dot_product_attention is _attention:
                 F.scaled_dot_product_attention = _entered.own
 
 

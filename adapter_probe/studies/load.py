@@ -84,7 +84,7 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
         alike = own if len(own) == 1 else [path for path in own if all(path.name in some for some in names)]
         if len(alike) > 1:
             alike = [path for path in alike if "module" not in read_spans(path)]
-        if len(alike) > 1 and len(given) > 1:
+        if len(alike) > 1 and len(names) > 1:
             first = [str(path) for own in there for path in own if path.name == alike[0].name]
             raise ResultsError(
                 f"{one} and the other folders contain ablations {listed(path.name for path in alike)} each; "

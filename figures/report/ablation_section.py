@@ -151,7 +151,7 @@ def average_study(
     ]
     tiles = [] if wording.is_distance(words.metric) else [("intact", score_range(record), "")]
     tiles.append(("studies", f"{n}", ", ".join(record.names)))
-    title = f"{wording.task_label(record.task or record.data or 'ablations')}: mean of {n} studies"
+    title = f"{wording.task_label(record.task or record.data or 'Ablations')}: mean of {n} studies"
     steps = slider_steps(frame, words, tolerance, view=views[0], others=others, warning=record.warning)
     return replace(_joint_study(record, title, views, facts, tiles, legend), steps=steps, start=tolerance)
 

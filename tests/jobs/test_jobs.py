@@ -29,7 +29,8 @@ def do(job, report):
     if job.name.startswith("crash"): raise ValueError("a bug")
     if job.name.startswith("refuse"): raise ResultsError("not today")
     if job.name.startswith("print"): print("a library's word")
-    report(2)
+    if "stop" in job.name: os.kill(os.getpid(), signal.SIGTERM)
+    if "late" not in job.name: report(2)
     with job.open("a") as file: file.write(os.environ["WORD"] + str(os.getpid()) + "\\n")
 main(do)
 """
@@ -91,6 +92,22 @@ def test_a_worker_takes_one_job_after_another(tmp_path):
     for workers in (1, 2):
         local(tmp_path, workers).run(jobs, lambda *_: None)
         assert 1 <= len({job.read_text().splitlines()[-1] for job in jobs}) <= workers
+
+
+def test_a_worker_that_is_stopped_begins_no_other_job(tmp_path):
+    jobs = [tmp_path / name for name in ("late-stop", "b", "stop", "c")]
+    (failure,) = local(tmp_path, 1).run(jobs, lambda *_: None)
+    assert failure.job == jobs[2]
+    assert "was stopped" in failure.reason
+    assert len({jobs[n].read_text() for n in (0, 1, 3)}) == 3
+
+
+def test_a_worker_is_told_who_started_it(tmp_path):
+    command = [sys.executable, "-c", WORKER, "--notes", str(tmp_path), str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--task --parent" in done.stderr
+    assert not (tmp_path / "a").exists()
 
 
 def test_an_interruption_ends_the_workers(tmp_path):

@@ -185,3 +185,14 @@ def test_attention_is_replaced_in_one_thread_alone_and_put_back():
             assert F.scaled_dot_product_attention(x, x, x) is x
         torch.testing.assert_close(F.scaled_dot_product_attention(x, x, x), 2 * expected)
     assert F.scaled_dot_product_attention is own
+
+
+def test_attention_that_somebody_else_replaces_meanwhile_stays_theirs(monkeypatch):
+    own = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", own)  # is put back after the test
+    x, theirs = torch.rand(1, 1, 3, 4), lambda *args: own(*args) + 1
+    with attending(lambda *_: x):
+        F.scaled_dot_product_attention = theirs
+        with attending(lambda *_: 2 * x):
+            torch.testing.assert_close(F.scaled_dot_product_attention(x, x, x), 2 * x)
+    assert F.scaled_dot_product_attention is theirs

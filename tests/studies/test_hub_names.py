@@ -144,6 +144,7 @@ def test_a_base_is_called_by_its_folder_unless_that_says_nothing(base, name):
         ("mine", "", "---\nlicense: mit\nbase_model: org/other\n---\n", "folder mine from org/other"),
         ("mine", "", "---\nbase_model:\n- 'org/other'\n---\n", "folder mine from org/other"),
         ("mine", "", "---\nlicense: mit\n---\nbase_model: org/other\n", "folder mine"),
+        ("mine", "", "---\nbase_model:\nlicense: mit\n---\n", "folder mine"),
         ("mine", "/home/somebody/base", "", "folder mine"),
         ("mine", "", "", "folder mine"),
         ("models--org--tiny/snapshots/0123", "", "", "org/tiny"),
