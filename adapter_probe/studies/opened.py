@@ -20,7 +20,7 @@ from adapter_probe.results.atomic import make_folder
 
 from .checkpoint_arguments import Subject, Trainer
 from .trainer_preferences import TokenisedPreferences, examples_of_preferences
-from .trainers import differences_of, of_trainer
+from .trainers import as_evaluated, of_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -93,15 +93,34 @@ def opened_for(subject: Subject, machine: Machine, folder: str | Path | None) ->
 def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator[Opened]:
     from adapter_probe.checkpoints.in_memory import left_as_it_was, refuse_wrapped
 
-    metric, unused = None, False
-    evaluates = isinstance(subject.checkpoint, Trainer) and subject.batches is None
-    of_trainers_own = evaluates and not _names_texts(subject)
-    if isinstance(trainer := subject.checkpoint, Trainer):
+    trainer = subject.checkpoint if isinstance(subject.checkpoint, Trainer) else None
+    of_own_set = trainer is not None and subject.batches is None and not _names_texts(subject)
+    metric = None
+    if trainer is not None:
         refuse_wrapped(trainer.model)  # type: ignore[attr-defined]
         with left_as_it_was(trainer.model):  # type: ignore[attr-defined]  # making batches may leave hooks
             subject, metric = of_trainer(subject, trainer)
-        unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is subject.metric
+    subject = _of_one_source(subject, machine)
     model: Any = subject.checkpoint
+    with left_as_it_was(model):
+        opened, examples = _given(subject, model, machine.device)
+        if trainer is not None:
+            subject, opened, examples = as_evaluated(trainer, metric, of_own_set, subject, opened, examples)
+        if subject.name:
+            opened = opened.with_task(replace(opened.description.task, name=subject.name))
+        temporary = TemporaryDirectory(prefix="adapter-probe-") if out is None else out
+        yield Opened(
+            replace(subject, checkpoint=str(opened.folder), base=None),
+            replace(machine, device=str(device_of(model))),
+            make_folder(temporary if isinstance(temporary, Path) else temporary.name),
+            opened,
+            examples,
+            temporary,
+        )
+
+
+def _of_one_source(subject: Subject, machine: Machine) -> Subject:
+    """A model in memory with either texts or batches; rows of tokens are batches."""
     given = {**vars(subject), "cluster": machine.cluster}
     if flag := next((one for one in _ON_DISK if given[one]), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
@@ -114,34 +133,7 @@ def _in_memory(subject: Subject, machine: Machine, out: Path | None) -> Iterator
             if texts
             else "a model in memory has no data of its own; give data= or batches="
         )
-    with left_as_it_was(model):
-        opened, examples = _given(subject, model, machine.device)
-        notes = []
-        if metric is not None:
-            assert examples is not None, "a trainer's metric is of its batches"
-            subject = replace(subject, metric=metric.of_model(opened, examples))
-            notes.append(metric.said)
-        if of_trainers_own and examples is not None and examples.question is not None:
-            source = f"the evaluation set of a {type(trainer).__name__}"
-            examples = replace(examples, question=replace(examples.question, source=source))
-        if of_trainers_own or metric is not None:
-            kind = opened.description.task.kind
-            asked = None if examples is None else examples.question
-            n = len(subject.data) if asked is None else asked.n_rows  # type: ignore[arg-type]  # texts of the set
-            notes += differences_of(trainer, kind, subject.batches, n, of_trainers_own)
-        if subject.name:
-            opened = opened.with_task(replace(opened.description.task, name=subject.name))
-        if unused:
-            notes.append("the trainer's compute_metrics, which is of its own batches, is not used")
-        temporary = TemporaryDirectory(prefix="adapter-probe-") if out is None else out
-        yield Opened(
-            replace(subject, checkpoint=str(opened.folder), base=None),
-            replace(machine, device=str(device_of(model))),
-            make_folder(temporary if isinstance(temporary, Path) else temporary.name),
-            replace(opened, notes=(*opened.notes, *notes)),
-            examples,
-            temporary,
-        )
+    return subject
 
 
 def _names_texts(subject: Subject) -> bool:

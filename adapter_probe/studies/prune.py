@@ -23,12 +23,11 @@ from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.ablation_arguments import PREDICTIONS_VERSION, AblationArguments
-from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
+from adapter_probe.probe.prune import PruneMeasurement, adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
@@ -129,47 +128,56 @@ def prune(call: Prune) -> Pruning:
         ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
     use_threads(call.threads)
-    checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
+    checkpoint = choose_adapter(Path(call.checkpoint), call.adapter)
     within = None if call.within is None else as_points("--within", call.within)
     choice, files = _Choice(_as_span(call.span)), tuple(map(str, as_tuple(call.data)))
     if call.columns:
         files = of_columns(files, call.columns, checkpoint, call.encoding)
     check_files(checkpoint, call.encoding, *files)
     by = None if within is None else _chosen_by(call)
-    asked: dict[str, Any] = vars(Prompting.of(call)) | vars(Generation.of(call))
-    if by is not None:
-        asked |= {"split": by.summary.split, "max_examples": by.summary.n_examples}
-        asked["metric"], said = by.results.metric, by.results.settings.get("generation")
-        if said is not None and not asked["generate"]:
-            asked |= {**said, "until": tuple(said.get("until", ()))}
-    settings = AblationSettings(strength=call.strength, sites=call.sites, rank=call.rank or 0)
+    base = None if call.base is None else str(call.base)
+    arguments = AblationArguments.of(
+        call, checkpoint=str(checkpoint), base=base, data=files, **_as_ablated(call, by),
+        settings=AblationSettings(strength=call.strength, sites=call.sites, rank=call.rank or 0),
+    )  # fmt: skip
     with activity(f"prune: opening {checkpoint}", call.progress):
-        base = None if call.base is None else str(call.base)
-        arguments = AblationArguments(
-            str(checkpoint), base=base, data=files, encoding=call.encoding, settings=settings,
-            label_names=as_tuple(call.label_names), dequantise=call.dequantise, **asked,
-        )  # fmt: skip
-        request = prepare_ablation(arguments, choose_device(call.device))
-    opened, rows = request.checkpoint, request.examples.rows
-    if isinstance(opened, OpenedPlaced) and not opened.description.task.files:
-        # This project's format records the data, so the new checkpoint does.
-        task = replace(
-            opened.description.task,
-            files={rows.name: tuple(map(with_absolute_paths, files))},
-            fingerprints={rows.name: rows.fingerprint},
-        )
-        described = replace(opened.description, task=task)
-        request = replace(request, checkpoint=replace(opened, description=described))
+        request = _recording_data(prepare_ablation(arguments, choose_device(call.device)), files)
     if by is not None and within is not None:
         _refuse_other(request, by, checkpoint)
         with activity("prune: choosing the span", call.progress):
             choice = _by_ablation(request, by, within, call.basis)
-    source = as_peft(checkpoint, base)[0]
-    pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
+    pruned = prune_checkpoint(
+        request, as_peft(checkpoint, base)[0], choice.span, Path(call.out), call.progress
+    )
     with activity("prune: computing intervals and tests", call.progress):
-        kept = choice.measured
-        results = pruned.results if kept is None else pruned.results.of_examples(kept)
-        row = ablation_tables(results).spans.iloc[0]
+        return _outcome(call, request, choice, pruned)
+
+
+def _as_ablated(call: Prune, by: Ablation | None) -> dict[str, Any]:
+    """The examples and prompts of the ablation that the span is chosen by; nothing without one."""
+    if by is None:
+        return {}
+    asked: dict[str, Any] = {"split": by.summary.split, "max_examples": by.summary.n_examples}
+    asked["metric"], said = by.results.metric, by.results.settings.get("generation")
+    if said is not None and not call.generate:
+        asked |= {**said, "until": tuple(said.get("until", ()))}
+    return asked
+
+
+def _recording_data(request: AblationRequest, files: tuple[str, ...]) -> AblationRequest:
+    """The request with a task of this project's format that records the data, as the new checkpoint does."""
+    opened, rows = request.checkpoint, request.examples.rows
+    task = opened.description.task
+    if not isinstance(opened, OpenedPlaced) or task.files:
+        return request
+    own = {rows.name: tuple(map(with_absolute_paths, files))}
+    task = replace(task, files=own, fingerprints={rows.name: rows.fingerprint})
+    return replace(request, checkpoint=opened.with_task(task))
+
+
+def _outcome(call: Prune, request: AblationRequest, choice: _Choice, pruned: PruneMeasurement) -> Pruning:
+    results = pruned.results if choice.measured is None else pruned.results.of_examples(choice.measured)
+    row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(
         span=pruned.span,
@@ -186,11 +194,11 @@ def prune(call: Prune) -> Pruning:
         adapter_parameters_after=pruned.adapters_after,
         seconds_before=pruned.seconds_before,
         seconds_after=pruned.seconds_after,
-        checkpoint=out,
+        checkpoint=Path(call.out),
         warning=choice.warning,
         strength=pruned.strength,
         rank=call.rank,
-        parts=switched_parts(opened.description.method.name),
+        parts=switched_parts(request.checkpoint.description.method.name),
         question=request.question,
     )
 

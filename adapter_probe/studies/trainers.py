@@ -14,6 +14,9 @@ from .trainer_metric import HALF, MetricOfTrainer
 from .trainer_preferences import OF_PREFERENCES, TokenisedPreferences, loader_of, preferences_of
 
 if TYPE_CHECKING:
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
+    from adapter_probe.data.examples import Examples
+
     from .checkpoint_arguments import Subject
 
 _FORMATS = ("", "arrow", "csv", "generator", "json", "pandas", "parquet", "text")  # names of data set loaders
@@ -78,16 +81,37 @@ def _evaluation_set(trainer: Any, kind: str) -> Any:
     raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
 
 
-def differences_of(trainer: Any, kind: str, batches: Any, n_examples: int, is_own_set: bool) -> list[str]:
-    """What a trainer does in its own evaluation and a study does not, one sentence each.
+def as_evaluated(
+    trainer: Any,
+    metric: MetricOfTrainer | None,
+    of_own_set: bool,
+    subject: Subject,
+    opened: OpenedPeft,
+    examples: Examples | None,
+) -> tuple[Subject, OpenedPeft, Examples | None]:
+    """A trainer's open model and batches, if it has these, with its metric and what a study does otherwise.
 
-    Args:
-        trainer: the trainer.
-        kind: the kind of task.
-        batches: what is read of its evaluation set; None for texts.
-        n_examples: how many examples these are.
-        is_own_set: whether they are those that the trainer evaluates.
+    `of_own_set`: whether the examples are those that the trainer evaluates.
     """
+    notes, unused = [], getattr(trainer, "compute_metrics", None) is not None and subject.metric is None
+    if metric is not None:
+        assert examples is not None, "a trainer's metric is of its batches"
+        subject = replace(subject, metric=metric.of_model(opened, examples))
+        notes.append(metric.said)
+    asked = None if examples is None else examples.question
+    if of_own_set and examples is not None and asked is not None:
+        source = f"the evaluation set of a {type(trainer).__name__}"
+        examples = replace(examples, question=replace(asked, source=source))
+    if of_own_set or metric is not None:
+        n_rows = len(subject.data) if asked is None else asked.n_rows  # type: ignore[arg-type]  # texts of the set
+        notes += _differences_of(trainer, opened.description.task.kind, subject.batches, n_rows, of_own_set)
+    if unused and metric is None:
+        notes.append("the trainer's compute_metrics, which is of its own batches, is not used")
+    return subject, replace(opened, notes=(*opened.notes, *notes)), examples
+
+
+def _differences_of(trainer: Any, kind: str, batches: Any, n_examples: int, is_own_set: bool) -> list[str]:
+    """What a trainer does in its own evaluation and a study does not, one sentence each."""
     args, preferences = trainer.args, batches is None or isinstance(batches, TokenisedPreferences)
     has_loss = preferences or about_kind(kind).is_language_model
     half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
