@@ -20,11 +20,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from adapter_probe.data.task_spec import Columns
-from adapter_probe.data.tasks import Kind, TaskSpec
+from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be
 from adapter_probe.kinds.table import about_kind
-from adapter_probe.metrics import default_metric
+from adapter_probe.metrics import Kind, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record

@@ -10,7 +10,7 @@ from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
 from adapter_probe.data.readers import is_raw_cola, uncompressed
 from adapter_probe.data.request_rows import refuse_other_rows
-from adapter_probe.data.task_spec import Columns
+from adapter_probe.data.task_spec import RAW_COLA, Columns
 from adapter_probe.errors import DataError, listed, shown
 
 # In order of preference, compared in lower case.
@@ -25,7 +25,6 @@ _PAIRS = (
     ("text", "text_b"),
     ("text", "text_pair"),
     ("question", "passage"),
-    ("#1 string", "#2 string"),
 )
 _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question")
 # With one of these beside a single text, it is not known whether the task is about one text or two.
@@ -50,7 +49,7 @@ def choose_columns(rows: Rows, kind: str | None) -> Columns:
     if set(QUESTION_COLUMNS[1:]) <= set(rows.names):
         return Columns(*QUESTION_COLUMNS[1:])
     if is_raw_cola(rows):
-        return Columns("3", None, "1")
+        return RAW_COLA
     free = {name.lower(): name for name in reversed(rows.names)}
     pairs = ((free[a], free[b]) for a, b in _PAIRS if a in free and b in free)
     single, label = (next((free[n] for n in names if n in free), None) for names in (_TEXTS, LABEL_COLUMNS))

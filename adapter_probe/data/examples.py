@@ -37,11 +37,12 @@ from adapter_probe.data.similarity import (
     retrieval_of,
     triplets_of,
 )
+from adapter_probe.data.sources import read_split, recorded_tables
 from adapter_probe.data.squad import Questions, Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
 from adapter_probe.data.task_of_files import data_name
 from adapter_probe.data.task_spec import TaskSpec
-from adapter_probe.data.tasks import load_with_question, read_language_split
+from adapter_probe.data.tasks import load_with_question
 from adapter_probe.data.training_texts import encode_training
 from adapter_probe.errors import DataError, listed
 
@@ -105,7 +106,8 @@ class _Asked:
 
     def tables(self) -> list[Rows]:
         """Rows of any other kind, one table per file."""
-        return read_language_split(self.task, self.split, self.expect_fingerprint)
+        read = recorded_tables if self.expect_fingerprint else read_split
+        return read(self.task, self.split)
 
 
 def load_examples(
@@ -318,7 +320,7 @@ def load_training(
         return load_examples(
             tokenizer, task, "train", max_length, max_examples=max_examples, expect_fingerprint=True
         )
-    tables = read_language_split(task, "train", expect_fingerprint=True)
+    tables = recorded_tables(task, "train")
     requests = requests_of(tokenizer, tables, "train", max_examples, turns=start is None)
     assert requests.about is not None, "rows of files have a form"
     made = Examples(requests, encode_training(tokenizer, requests, max_length, start))

@@ -2,8 +2,8 @@
 
 A ``.tsv`` file has no quoting, as in GLUE, where quotes are part of the text; a ``.csv`` file quotes as
 RFC 4180 does; a ``.json`` file is a list of objects (or, as some tools write it, one object a line), or has
-SQuAD's layout. A ``.conll`` or ``.txt`` file has a line per word, its columns separated by blanks or tabs,
-and an empty line after each sentence.
+SQuAD's layout. A ``.conll`` file has a line per word, its columns separated by blanks or tabs, and an empty
+line after each sentence.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.errors import DataError, install_extra, listed, one_line, other_delimiter, shown
-
-# Some rows of GLUE's QQP are broken over several lines. Every distribution of the data leaves them out.
-_QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+from adapter_probe.errors import DataError, install_extra, listed, one_line, other_delimiter, quote, shown
 
 QUESTION_COLUMNS = ("id", "question", "context", "answers")
 TAG_COLUMNS = ("tokens", "tags")
 _NEW_DOCUMENT = "-DOCSTART-"  # in CoNLL 2003, between documents
-
-Located = tuple[int, object]  # a row with its line (or item), counted from 1
 
 
 class Asked(Mapping[str, object]):
@@ -170,16 +166,8 @@ class Rows:
         Raises:
             DataError: a row lacks the column, or its value is no string or has a lone surrogate.
         """
-        values = self.column(name)
-        try:
-            "".join(values).encode()
-        except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
-            row = next(i for i, value in enumerate(values) if not is_text(value))
-            raise DataError(
-                f"{self.places[row]}: column {name!r} contains {shown(values[row])}, expected a string of "
-                f"complete Unicode characters"
-            ) from None
-        return values
+        self.column(name)
+        return [row.text(name) for row in self]
 
 
 def fingerprint_of(content: object, sort_keys: bool = False) -> str:
@@ -235,8 +223,6 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: Se
     records, places = ([dict(zip(names, first))], [f"{path} line {first_line}"]) if headless else ([], [])
     for line, fields in lines:
         if len(fields) != len(names):
-            if names == _QQP_HEADER:
-                continue
             against = f"line {first_line}" if headless else "the header"
             raise DataError(
                 f"{path} line {line}: expected {len(names)} fields as in {against}, got {len(fields)}"
@@ -253,7 +239,7 @@ def looks_like_cola(fields: list[str]) -> bool:
 
 def _read_jsonl(path: Path, text: str, columns: Sequence[str]) -> Rows:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    return _objects(path, [(number, _parse(path, line, number)) for number, line in lines], "line")
+    return _objects(path, [(f"line {number}", _parse(path, line, number)) for number, line in lines])
 
 
 def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
@@ -266,8 +252,8 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
         records, places = [record for _, record in questions], [place for place, _ in questions]
         return Rows(path, QUESTION_COLUMNS, records, places)
     if not isinstance(value, list):
-        raise DataError(f"{path}: contains {_json_type(value)}, expected a list of objects")
-    return _objects(path, list(enumerate(value, start=1)), "item")
+        raise DataError(f"{path}: contains {quote(value)}, expected a list of objects")
+    return _objects(path, [(f"item {number}", one) for number, one in enumerate(value, start=1)])
 
 
 def _is_squad(value: object) -> bool:
@@ -302,40 +288,24 @@ def _held_list(holder: object, key: str, where: str) -> list:
     return holder[key]
 
 
-def read_conll(path: Path, text: str, columns: Sequence[str]) -> Rows:
+def _read_conll(path: Path, text: str, columns: Sequence[str]) -> Rows:
     """Sentences: the first column has the words, the last one the tags; others are kept by their number."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1)]
-    first = next((line for _, line in lines if line.strip() and not line.startswith("#")), "")
+    lines = text.splitlines()
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
     separator = "\t" if "\t" in first else None
-    n_columns = len(first.split(separator))
-    if n_columns < 2:
+    if (width := len(first.split(separator))) < 2:
         raise DataError(f"{path} line 1: expected a word and its tag in each line, got {shown(first)}")
-    records: list[dict[str, object]] = []
-    places: list[str] = []
-    sentence: list[list[str]] = []
-    names = (*TAG_COLUMNS, *(f"column {number}" for number in range(2, n_columns)))
-    begin = 0
-    for number, line in [*lines, (len(lines) + 1, "")]:
-        fields = line.split(separator) if line.strip() else []
-        if fields and line.startswith("#") and len(fields) != n_columns:
-            continue  # a comment
-        if fields and len(fields) != n_columns:
-            raise DataError(f"{path} line {number}: expected {n_columns} columns, got {len(fields)}")
-        if fields and fields[0].strip() != _NEW_DOCUMENT:
-            begin = begin or number
-            own = [field.strip() for field in fields]
-            sentence.append([own[0], own[-1], *own[1:-1]])
-        elif not fields and sentence:
-            records.append(dict(zip(names, map(list, zip(*sentence)))))
-            places.append(f"{path} line {begin}")
-            sentence, begin = [], 0
-    return Rows(path, names, records, places)
-
-
-def looks_like_conll(text: str) -> bool:
-    """Whether all lines have as many columns as the first, at least two, and some sentence ends."""
-    sizes = {len(line.split()) for line in text.splitlines() if line.strip()}
-    return len(sizes) == 1 and min(sizes) > 1 and "\n\n" in text.replace("\r\n", "\n").replace("\t\n", "\n")
+    words: list[tuple[int, list[str]]] = []  # each with its line; without fields between two sentences
+    for number, line in enumerate(lines, start=1):
+        fields = [field.strip() for field in line.split(separator)] if line.strip() else []
+        if len(fields) in (0, width):
+            words.append((number, [] if fields[:1] == [_NEW_DOCUMENT] else fields))
+        elif not line.startswith("#"):  # else a comment
+            raise DataError(f"{path} line {number}: expected {width} columns, got {len(fields)}")
+    names = (TAG_COLUMNS[0], *(f"column {number}" for number in range(2, width)), TAG_COLUMNS[1])
+    sentences = [list(own) for filled, own in groupby(words, lambda word: bool(word[1])) if filled]
+    records = [dict(zip(names, map(list, zip(*(fields for _, fields in own))))) for own in sentences]
+    return Rows(path, names, records, [f"{path} line {own[0][0]}" for own in sentences])
 
 
 def _parse(path: Path, text: str, line: int | None = None) -> object:
@@ -349,18 +319,13 @@ def _parse(path: Path, text: str, line: int | None = None) -> object:
         raise DataError(f"{path}{at}: malformed JSON ({error})") from None
 
 
-def _objects(path: Path, values: list[Located], place: str) -> Rows:
-    for number, value in values:
+def _objects(path: Path, values: Iterable[tuple[str, Any]]) -> Rows:
+    """Rows of objects, each with its place in the file."""
+    places, records = map(list, zip(*values)) if values else ([], [])
+    for place, value in zip(places, records):
         if not isinstance(value, dict):
-            raise DataError(f"{path} {place} {number}: contains {_json_type(value)}, expected an object")
-    names = tuple(values[0][1]) if values else ()
-    places = [f"{path} {place} {number}" for number, _ in values]
-    return Rows(path, names, [value for _, value in values], places)
-
-
-def _json_type(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return kinds.get(type(value), "a number")
+            raise DataError(f"{path} {place}: contains {quote(value)}, expected an object")
+    return Rows(path, tuple(records[0]) if records else (), records, [f"{path} {place}" for place in places])
 
 
 def read_parquet(path: Path) -> Rows:
@@ -388,5 +353,5 @@ READERS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
-    ".conll": read_conll,
+    ".conll": _read_conll,
 }

@@ -1,7 +1,7 @@
 """Named tasks: the files of the GLUE tasks and SQuAD v1.1, see `adapter_probe.known_tasks`.
 
-A preset reads local files in the common layouts of its data set, or the copy on the hub. The same rows
-have the same fingerprint, wherever they are read from.
+A preset reads local files with the columns of the hub, CoLA's own files, or the copy on the hub. The same
+rows have the same fingerprint, wherever they are read from.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from pathlib import Path
 
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
 from adapter_probe.data.hub import HubSplit, newest_commit
-from adapter_probe.data.readers import find_files, split_words
-from adapter_probe.data.task_spec import Columns
+from adapter_probe.data.readers import find_files, is_raw_cola, split_words
+from adapter_probe.data.task_spec import RAW_COLA, Columns
 from adapter_probe.errors import DataError, listed
 from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task
-
-_SENTENCES = ("sentence1", "sentence2")
 
 
 @dataclass(frozen=True)
@@ -26,47 +24,48 @@ class Preset:
 
     Attributes:
         task: name, classes and metrics of the task.
-        layouts: possible columns of files of this task, those of the hub first.
+        columns: the columns on the hub.
         config: configuration of the dataset on the hub.
-        hub_splits: names of the train and validation split on the hub.
-        mismatched: validate on MNLI's mismatched genres.
-        skipped_label: rows with this label are skipped, because their annotators reached no majority.
+        validation: name of the validation split on the hub.
     """
 
     task: KnownTask
-    layouts: tuple[Columns, ...]
+    columns: Columns
     config: str
-    hub_splits: tuple[str, str] = ("train", "validation")
-    mismatched: bool = False
-    skipped_label: str | None = None
+    validation: str = "validation"
 
     @property
     def name(self) -> str:
         """The task's."""
         return self.task.name
 
+    @property
+    def mismatched(self) -> bool:
+        """Whether it is validated on MNLI's mismatched genres."""
+        return self.validation.endswith("_mismatched")
 
-def _glue(name: str, *layouts: tuple[str, str | None, str]) -> Preset:
-    return Preset(KNOWN_TASKS[name], tuple(Columns(*layout) for layout in layouts), name)
+
+def _glue(name: str, text: str, text_b: str | None = None) -> Preset:
+    return Preset(KNOWN_TASKS[name], Columns(text, text_b, "label"), name)
 
 
-def _mnli(name: str, matching: str) -> Preset:
-    layouts = (Columns("premise", "hypothesis", "label"), Columns(*_SENTENCES, "gold_label"))
-    splits = ("train", f"validation_{matching}")
-    return Preset(KNOWN_TASKS[name], layouts, "mnli", splits, matching == "mismatched", skipped_label="-")
+def _mnli(name: str, genres: str) -> Preset:
+    return Preset(
+        KNOWN_TASKS[name], Columns("premise", "hypothesis", "label"), "mnli", f"validation_{genres}"
+    )
 
 
 PRESETS: tuple[Preset, ...] = (
-    _glue("cola", ("sentence", None, "label"), ("3", None, "1")),
-    _glue("sst2", ("sentence", None, "label")),
-    _glue("mrpc", (*_SENTENCES, "label"), ("#1 String", "#2 String", "Quality")),
-    _glue("stsb", (*_SENTENCES, "label"), (*_SENTENCES, "score")),
-    _glue("qqp", ("question1", "question2", "label"), ("question1", "question2", "is_duplicate")),
+    _glue("cola", "sentence"),
+    _glue("sst2", "sentence"),
+    _glue("mrpc", "sentence1", "sentence2"),
+    _glue("stsb", "sentence1", "sentence2"),
+    _glue("qqp", "question1", "question2"),
     _mnli("mnli", "matched"),
     _mnli("mnli-mm", "mismatched"),
-    _glue("qnli", ("question", "sentence", "label")),
-    _glue("rte", (*_SENTENCES, "label")),
-    Preset(KNOWN_TASKS["squad"], (Columns(*QUESTION_COLUMNS[1:]),), "plain_text"),
+    _glue("qnli", "question", "sentence"),
+    _glue("rte", "sentence1", "sentence2"),
+    Preset(KNOWN_TASKS["squad"], Columns(*QUESTION_COLUMNS[1:]), "plain_text"),
 )
 
 
@@ -90,8 +89,8 @@ def hub_files(preset: Preset) -> dict[str, tuple[str, ...]]:
     """Train and validation split on the hub, at the newest commit if the hub is reachable."""
     hub = preset.task.collection
     commit = newest_commit(hub)
-    splits = zip(("train", "validation"), preset.hub_splits)
-    return {ours: (str(HubSplit(hub, preset.config, theirs, commit)),) for ours, theirs in splits}
+    splits = {"train": "train", "validation": preset.validation}
+    return {ours: (str(HubSplit(hub, preset.config, own, commit)),) for ours, own in splits.items()}
 
 
 def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> dict[str, tuple[Path, ...]]:
@@ -115,13 +114,14 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
 
 
 def preset_columns(preset: Preset, rows: Rows) -> Columns:
-    """The layout of a preset that a file has."""
-    for layout in preset.layouts:
-        if set(layout.names) <= set(rows.names):
-            return layout
-    wanted = " or ".join(f"({', '.join(layout.names)})" for layout in preset.layouts)
-    first = ",".join(f"{name}=..." for name in preset.layouts[0].names)
+    """The columns of a preset in a file: those of the hub, or CoLA's own without a header."""
+    if preset.task is KNOWN_TASKS["cola"] and is_raw_cola(rows):
+        return RAW_COLA
+    own = preset.columns.names
+    if set(own) <= set(rows.names):
+        return preset.columns
     raise DataError(
-        f"{rows.path}: expected the columns of {preset.name}, {wanted}; columns found: {listed(rows.names)}; "
-        f"--columns {first} reads columns under other names"
+        f"{rows.path}: expected the columns of {preset.name}, {', '.join(own)}; columns found: "
+        f"{listed(rows.names)}; --columns {','.join(f'{name}=...' for name in own)} reads columns under "
+        "other names"
     )

@@ -13,7 +13,6 @@ import re
 import stat
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from adapter_probe.data.formats import (
@@ -21,8 +20,6 @@ from adapter_probe.data.formats import (
     READERS,
     Rows,
     looks_like_cola,
-    looks_like_conll,
-    read_conll,
     read_parquet,
 )
 from adapter_probe.errors import DataError, listed, reason_of, shown
@@ -37,25 +34,20 @@ _SPLIT_WORDS = {
 SPLIT_WORDS = frozenset(_SPLIT_WORDS)
 """Words that name a split."""
 _SUFFIXES = (*READERS, PARQUET)
-_TEXT = ".txt"  # of words with tags
 _LINES_OF_TEXT = (
-    ". Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
-    "with --columns label=0,text=1"
+    ". Words with tags are in a file named .conll; convert lines such as 'label:text' with sed 's/:/\\t/' "
+    "FILE.txt > FILE.tsv and name the columns with --columns label=0,text=1"
 )
 _LFS = b"version https://git-lfs.github.com/spec/"
-_NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validates on
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
     """Read a CSV, TSV, JSON Lines, JSON, Parquet or CoNLL file.
 
-    CoNLL columns (``.conll``, or ``.txt`` of that form) yield one row per sentence: tokens and tags.
-
-    SQuAD's JSON layout yields one row per question, with columns id, question, context and answers.
-
-    A delimited file's first line is its header, unless it is CoLA's raw layout or `columns` holds numbers
-    that the first line does not: then the file has none and its columns are named by number. Every line must
-    have as many fields as the first; only in GLUE's QQP, known by its header, are the broken lines left out.
+    CoNLL columns yield one row per sentence: tokens and tags. SQuAD's JSON layout yields one row per
+    question, with columns id, question, context and answers. A delimited file's first line is its header,
+    unless it is CoLA's raw layout or `columns` holds numbers that the first line does not: then the file has
+    none and its columns are named by number. Every line must have as many fields as the first.
 
     Args:
         columns: columns that the caller will use, names or numbers from 0.
@@ -68,8 +60,6 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     refuse_unreadable(path)
     suffix = uncompressed(path).suffix.lower()
     reader = READERS.get(suffix)
-    if reader is None and suffix == ".txt" and looks_like_conll(read_text(path, encoding)):
-        reader = read_conll
     if path.suffix.lower() == PARQUET:
         return read_parquet(path)
     if reader is None:
@@ -114,7 +104,7 @@ def find_files(
     claims: dict[str, list[str]] = {}
     for name in names:
         split = _split_of(name)
-        if split is not None and (folder / name).is_file() and _has_rows(folder / name):
+        if split is not None and (folder / name).is_file():
             claims.setdefault(split, []).append(name)
     if not claims:
         raise DataError(
@@ -134,8 +124,8 @@ def uncompressed(name: str | Path) -> Path:
 
 
 def names_rows(name: str | Path) -> bool:
-    """Whether a name ends like that of a file of rows."""
-    return uncompressed(name).suffix.lower() in (*_SUFFIXES, _TEXT)
+    """Whether a name ends like that of a file of rows, or of a text."""
+    return uncompressed(name).suffix.lower() in (*_SUFFIXES, ".txt")
 
 
 def split_words(name: str) -> list[str]:
@@ -152,19 +142,10 @@ def name_of_file(name: str) -> str:
 
 
 def _split_of(name: str) -> str | None:
-    if not names_rows(name) or name in _NOT_ROWS:
+    if uncompressed(name).suffix.lower() not in _SUFFIXES:
         return None
     words = [word for word in split_words(name) if word not in ("matched", "mismatched")] or [""]
     return _SPLIT_WORDS.get(words[0], _SPLIT_WORDS.get(words[-1]))
-
-
-def _has_rows(path: Path) -> bool:
-    """Whether a file has rows, by its name, or as a text file by its contents."""
-    if uncompressed(path).suffix.lower() != _TEXT:
-        return True
-    with suppress(DataError):
-        return looks_like_conll(read_text(path))
-    return False
 
 
 def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) -> list[str]:

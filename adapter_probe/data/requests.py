@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, ExampleRows, refuse_unread
 from adapter_probe.data.generating import Generation
-from adapter_probe.data.readers import read_rows, read_text, uncompressed
 from adapter_probe.data.request_rows import FORMS, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
@@ -72,18 +70,6 @@ class Requests(ExampleRows):
         if self.generation is not None:
             return listed(self.rows[0].choices)
         return f"number {self.rows[0].gold + 1}" if len(self.rows[0].choices) > 1 else ""
-
-
-def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Rows]:
-    """The rows of some files as they are, a ``.txt`` file as one text."""
-    tables = []
-    for path in map(Path, files):
-        if uncompressed(path).suffix.lower() == ".txt":
-            record: dict[str, object] = {"text": read_text(path, encoding)}
-            tables.append(Rows(path, ("text",), [record], [f"{path} text 1"]))
-        else:
-            tables.append(read_rows(path, encoding=encoding))
-    return tables
 
 
 def form_of(table: Rows) -> tuple[str, RowForm]:

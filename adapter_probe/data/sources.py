@@ -7,44 +7,58 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import columns_of_file, with_columns
 from adapter_probe.data.hub import HubSplit, read_hub
-from adapter_probe.data.presets import Preset, find_preset
-from adapter_probe.data.readers import read_rows
+from adapter_probe.data.readers import read_rows, read_text, uncompressed
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError
 
 
 def read_source(
-    entry: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8", reads: Sequence[str] = ()
-) -> Rows:
-    """Read a file, or a split on the hub; see `read_rows` and `read_hub`, and of `reads` `with_columns`."""
-    on_hub, used = HubSplit.parse(str(entry)), columns_of_file(reads) or columns
-    return with_columns(read_rows(entry, used, encoding) if on_hub is None else read_hub(on_hub), reads)
+    entry: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8", reads: Sequence[str] = (),
+    texts: bool = False,
+) -> Rows:  # fmt: skip
+    """Read a file, or a split on the hub; see `read_rows` and `read_hub`, and of `reads` `with_columns`.
+
+    Args:
+        texts: whether a ``.txt`` file is one text.
+    """
+    if (on_hub := HubSplit.parse(str(entry))) is not None:
+        rows = read_hub(on_hub)
+    elif texts and uncompressed(entry).suffix.lower() == ".txt":
+        record: dict[str, object] = {"text": read_text(Path(entry), encoding)}
+        rows = Rows(entry, ("text",), [record], [f"{entry} text 1"])
+    else:
+        rows = read_rows(entry, columns_of_file(reads) or columns, encoding)
+    return with_columns(rows, reads)
 
 
-def read_split(spec: TaskSpec, split: str) -> Rows:
-    """The rows of one split, from all of its files."""
+def read_split(spec: TaskSpec, split: str) -> list[Rows]:
+    """The rows of one split, one table per file."""
     if split not in spec.files:
-        raise no_such_split(spec, split)
-    tables = [
-        read_source(entry, spec.columns.names, spec.encoding, spec.reads) for entry in spec.files[split]
-    ]
-    tables = share_out(tables, split, spec.validation_share)
-    preset = None if spec.preset is None else find_preset(spec.preset)
-    return Rows.joined(without_undecided(preset, tables, spec.columns.label))
+        hint = "; give a validation file, or --validation-share 0.1" if split == "validation" else ""
+        raise DataError(
+            f"task {spec.name!r} has no labelled split {split!r}; it has: {', '.join(spec.files)}{hint}"
+        )
+    texts, columns = spec.about.is_language_model, spec.columns.names
+    tables = [read_source(one, columns, spec.encoding, spec.reads, texts) for one in spec.files[split]]
+    return _share_out(tables, split, spec.validation_share)
 
 
-def no_such_split(spec: TaskSpec, split: str) -> DataError:
-    """The error for a split that a task does not have."""
-    hint = "; give a validation file, or --validation-share 0.1" if split == "validation" else ""
-    return DataError(
-        f"task {spec.name!r} has no labelled split {split!r}; it has: {', '.join(spec.files)}{hint}"
-    )
+def recorded_tables(spec: TaskSpec, split: str) -> list[Rows]:
+    """The same, refused if they are not those that the task records."""
+    tables = read_split(spec, split)
+    refuse_changed(spec, split, fingerprint_of_tables(tables))
+    return tables
 
 
-def share_out(tables: list[Rows], split: str, validation_share: float) -> list[Rows]:
+def fingerprint_of_tables(tables: Sequence[Rows]) -> str:
+    """SHA-256 of all that is in rows of a language model, whose columns say what is scored."""
+    return fingerprint_of([rows.records for rows in tables], sort_keys=True)
+
+
+def _share_out(tables: list[Rows], split: str, validation_share: float) -> list[Rows]:
     """The rows of the training files that make the training or the validation split; the same every time.
 
     Args:
@@ -64,19 +78,6 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
     ends = np.cumsum([len(rows.records) for rows in tables])
     parts = (rows.kept(np.flatnonzero(own)) for rows, own in zip(tables, np.split(chosen, ends[:-1])))
     return [rows for rows in parts if rows.records]
-
-
-def without_undecided(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
-    """The tables without the rows that a preset skips because their annotators reached no majority."""
-    if preset is None or preset.skipped_label is None:
-        return tables
-    kept = []
-    for rows in tables:
-        labels = rows.column(label)
-        kept.append(rows.kept(i for i, value in enumerate(labels) if value != preset.skipped_label))
-        if not kept[-1].records:
-            raise DataError(f"{rows.path}: every label is {preset.skipped_label!r}, which marks no label")
-    return kept
 
 
 def refuse_changed(spec: TaskSpec, split: str, fingerprint: str) -> None:

@@ -10,6 +10,7 @@ from adapter_probe.data.readers import SPLITS
 from adapter_probe.errors import AdapterProbeError, DataError, shown
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.kinds.task import TaskKind
+from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import Kind, check_metric
 from adapter_probe.records import from_record, to_record
 
@@ -33,6 +34,10 @@ class Columns:
         return tuple(name for name in (self.text, self.text_b, self.label) if name)
 
 
+RAW_COLA = Columns("3", None, "1")
+"""Those of CoLA's own files, which have no header."""
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """A task: everything that determines its rows and their scoring.
@@ -47,8 +52,8 @@ class TaskSpec:
         files: split to its sources, read in this order: absolute paths, or splits on the Hugging Face Hub as
             `adapter_probe.data.hub.HubSplit` writes them (``hub:nyu-mll/glue:cola:validation@<commit>``).
         fingerprints: split to the SHA-256 of its texts and labels in order, independent of file paths.
-        preset: the named task whose conventions the rows follow (0 and 1 standing for which class, rows to
-            leave out), see `adapter_probe.data.presets`; None for any other task.
+        preset: the named task whose conventions the rows follow (0 and 1 standing for which class), see
+            `adapter_probe.data.presets`; None for any other task.
         encoding: text encoding of the files.
         validation_share: share of the training files' rows that make the validation split; 0 where it has
             separate files.
@@ -90,6 +95,8 @@ class TaskSpec:
             fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
             wanted = "two or more different names, or none for regression and question answering"
             _expect(fits, "label_names", list(names), wanted)
+            known = [one.name for one in KNOWN_TASKS.values()]
+            _expect(spec.preset in (None, *known), "preset", spec.preset, f"one of {', '.join(known)}")
             splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
             _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
             empty = [split for split, entries in spec.files.items() if not entries]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
-from adapter_probe.data.formats import Rows, fingerprint_of
-from adapter_probe.data.forms import DataForm, refuse_unread, with_columns
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.forms import DataForm, refuse_unread
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import (
     Split,
@@ -34,17 +34,9 @@ from adapter_probe.data.presets import (
 )
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file, uncompressed
-from adapter_probe.data.requests import form_of, is_of_language_model, read_tables
+from adapter_probe.data.requests import form_of, is_of_language_model
 from adapter_probe.data.similarity import are_contrasts
-from adapter_probe.data.sources import (
-    no_such_split,
-    read_source,
-    read_split,
-    refuse_changed,
-    share_out,
-    subset,
-    without_undecided,
-)
+from adapter_probe.data.sources import fingerprint_of_tables, read_split, refuse_changed, subset
 from adapter_probe.data.squad import Questions, assemble_questions, form_of_questions
 from adapter_probe.data.tagged import (
     Tagged,
@@ -59,7 +51,8 @@ from adapter_probe.data.task_spec import Columns, TaskSpec, check_name
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.kinds.tags import TOKENS
-from adapter_probe.metrics import Kind, about, check_metric, default_metric
+from adapter_probe.kinds.task import TaskKind
+from adapter_probe.metrics import about, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
 
@@ -132,56 +125,61 @@ def find_task(
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
     if validation_share:
         files = _split_off(files, validation_share)
-    lead = next(iter(files))  # the train split, or else the first split
-    called = name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name)
-    inferred, known = kind is None and chosen is None, None if kind is None else about_kind(kind)
-    if (known and known.is_language_model) or (inferred and are_for_language_model(files, encoding, reads)):
-        return task_of_language_model(called, files, metric, encoding, validation_share, reads)
-    tables = {
-        split: share_out(
-            [read_source(entry, (), encoding, reads) for entry in entries], split, validation_share
-        )
-        for split, entries in files.items()
-    }
-    names = tables[lead][0].every_name
-    if inferred and are_contrasts(names):
-        raise DataError(
-            f"{tables[lead][0].path}: queries with positive texts are for embeddings, which "
-            "sentence-transformers trains; `adapter-probe ablate` scores what it has trained"
-        )
-    if (known and known.of_words) or (inferred and has_tags(tables[lead][0])):
-        kind, columns = TOKENS.name, tag_columns(tables[lead][0])
-    elif chosen is None:
-        columns = choose_columns(tables[lead][0], kind)
-    else:
-        columns = preset_columns(chosen, tables[lead][0])
-    if lead != "test" and not test and "test" in tables and lacks_labels(tables["test"], columns):
-        del files["test"], tables["test"]
-    rows = {
-        split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
-    }
-    kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
-    about_it = about_kind(kind)
-    if about_it.lists and about_it.has_classes:  # of which a rare one may be in one split only
-        classes = names_in_lists(Rows.joined(list(rows.values())), columns.label, about_it.lists)
-    usual = tag_metric(classes) if about_it.of_words else default_metric(kind)
+    entry = next(iter(files.values()))[0]  # of the train split, or else of the first
+    called = name or (_name_of(entry, folder is None) if chosen is None else chosen.name)
+    check_name(called)
+    known = about_kind(kind or ("classification" if chosen is None else chosen.task.kind))
     spec = TaskSpec(
-        name=called,
-        kind=kind,
-        metric=metric or (usual if chosen is None else chosen.task.metric),
-        label_names=classes,
-        columns=columns,
-        files=files,
-        fingerprints={},
-        preset=None if chosen is None else chosen.name,
-        encoding=encoding,
-        validation_share=validation_share,
-        reads=tuple(reads),
-    )
-    check_name(spec.name)
-    check_metric(spec.metric, kind, len(classes) or None)
+        called, known.name, metric or "", (), Columns("", None, ""), files, {}, chosen and chosen.name,
+        encoding, validation_share, tuple(reads),
+    )  # fmt: skip
+    tables = {split: read_split(spec, split) for split in files}
+    inferred = kind is None and chosen is None
+    if known.is_language_model or (inferred and _are_for_language_model(tables)):
+        return _task_of_language_model(replace(spec, kind="causal"), tables)
+    return _labelled_task(spec, tables, None if inferred else known, bool(test))
+
+
+def _labelled_task(
+    spec: TaskSpec, tables: dict[str, list[Rows]], known: TaskKind | None, with_test: bool
+) -> TaskSpec:
+    """The task of rows with labels, tags or answers.
+
+    Args:
+        tables: all rows of every split, those that are trained on first.
+        known: the kind of task; None to infer it.
+        with_test: whether a test split without labels is refused rather than left out.
+    """
+    preset = None if spec.preset is None else find_preset(spec.preset)
+    first = next(iter(tables.values()))[0]
+    if known is None and are_contrasts(first.every_name):
+        raise DataError(
+            f"{first.path}: queries with positive texts are for embeddings, which sentence-transformers "
+            "trains; `adapter-probe ablate` scores what it has trained"
+        )
+    if known is None and has_tags(first):
+        known = TOKENS
+    if known is not None and known.of_words:
+        columns = tag_columns(first)
+    elif preset is not None:
+        columns = preset_columns(preset, first)
+    else:
+        columns = choose_columns(first, None if known is None else known.name)
+    if not with_test and len(tables) > 1 and lacks_labels(tables.get("test", ()), columns):
+        tables = {split: own for split, own in tables.items() if split != "test"}
+    rows = {split: Rows.joined(own) for split, own in tables.items()}
+    if preset is None:
+        known, classes = _kind_and_classes(known, list(rows.values()), columns)
+        usual = tag_metric(classes) if known.of_words else default_metric(known.name)
+    else:
+        known, classes, usual = about_kind(spec.kind), preset.task.label_names, preset.task.metric
+    spec = replace(
+        spec, kind=known.name, metric=spec.metric or usual, label_names=classes, columns=columns,
+        files={split: spec.files[split] for split in rows},
+    )  # fmt: skip
+    check_metric(spec.metric, spec.kind, len(classes) or None)
     refuse_unscorable(spec.metric, classes)
-    prints = {split: _all_rows(spec, split, rows[split]).fingerprint for split in files}
+    prints = {split: _all_rows(spec, split, own).fingerprint for split, own in rows.items()}
     return replace(spec, fingerprints=prints)
 
 
@@ -205,7 +203,7 @@ def load_with_question(
     Raises:
         DataError: the task has no such split, its files cannot be read as the task says, or they changed.
     """
-    rows = read_split(spec, split)
+    rows = Rows.joined(read_split(spec, split))
     loaded = _all_rows(spec, split, rows)
     if expect_fingerprint:
         refuse_changed(spec, split, loaded.fingerprint)
@@ -287,73 +285,41 @@ def _name_of(entry: str, named: bool) -> str:
 
 
 def _kind_and_classes(
-    preset: Preset | None, kind: str | None, rows: Rows, columns: Columns
-) -> tuple[Kind, tuple[str, ...]]:
-    """The kind of task and the names of its classes, inferred from the first split if they are not given.
-
-    The names of tags and of several labels are found in all splits.
-    """
-    if preset is not None:
-        return preset.task.kind, preset.task.label_names
-    if kind is None and isinstance(rows.column(columns.label)[0], list | dict):
-        several = columns.text_b is None and holds_lists(rows, columns.label)
-        kind = "multilabel" if several else "extractive"  # an answer is looked for in a second text
-    known = None if kind is None else about_kind(kind)
-    values = [] if known and known.lists else label_texts(rows, columns.label)
-    kind = guess_kind(rows, values) if known is None else known.name
-    return kind, class_names(rows, columns.label, values) if about_kind(kind).one_class else ()
-
-
-def are_for_language_model(
-    files: Mapping[str, tuple[str, ...]], encoding: str, reads: Sequence[str] = ()
-) -> bool:
-    """Whether the first file's columns are those of a language model's rows, without a label."""
-    entry = next(iter(files.values()))[0]
-    if HubSplit.parse(entry) or uncompressed(entry).suffix.lower() not in (".jsonl", ".json", ".parquet"):
-        return False
-    table = read_source(entry, (), encoding, reads)
-    return is_of_language_model(table) and not set(LABEL_COLUMNS) & {name.lower() for name in table.names}
-
-
-def task_of_language_model(
-    name: str,
-    files: dict[str, tuple[str, ...]],
-    metric: str | None,
-    encoding: str,
-    validation_share: float,
-    reads: Sequence[str] = (),
-) -> TaskSpec:
-    """The task of a language model's rows, whose columns say what is scored.
+    known: TaskKind | None, rows: Sequence[Rows], columns: Columns
+) -> tuple[TaskKind, tuple[str, ...]]:
+    """The kind of task, inferred if it is not known, and the names of its classes.
 
     Args:
-        validation_share: share of the training rows that make the validation split.
-
-    Raises:
-        DataError: a file cannot be read, the rows are of no known form or of several, or are preferences, or
-            the metric does not fit them.
+        rows: those of every split. Of tags and of several labels, a rare one may be in one split only.
     """
-    check_name(name)
-    spec = TaskSpec(
-        name,
-        "causal",
-        "",
-        (),
-        Columns("", None, ""),
-        files,
-        {},
-        None,
-        encoding,
-        validation_share,
-        tuple(reads),
-    )
-    tables = {split: read_language_split(spec, split) for split in files}
+    first, label = rows[0], columns.label
+    if known is None and isinstance(first.column(label)[0], list | dict):
+        several = columns.text_b is None and holds_lists(first, label)
+        known = about_kind("multilabel" if several else "extractive")  # an answer has a second text
+    values = [] if known and known.lists else label_texts(first, label)
+    known = known or about_kind(guess_kind(first, values))
+    if known.lists and known.has_classes:
+        return known, names_in_lists(Rows.joined(rows), label, known.lists)
+    return known, class_names(first, label, values) if known.one_class else ()
+
+
+def _are_for_language_model(tables: Mapping[str, Sequence[Rows]]) -> bool:
+    """Whether the first file's columns are those of a language model's rows, without a label."""
+    table = next(iter(tables.values()))[0]
+    of_rows = uncompressed(table.path).suffix.lower() in (".jsonl", ".json", ".parquet")
+    named = {name.lower() for name in table.names}
+    return of_rows and is_of_language_model(table) and named.isdisjoint(LABEL_COLUMNS)
+
+
+def _task_of_language_model(spec: TaskSpec, tables: Mapping[str, Sequence[Rows]]) -> TaskSpec:
+    """The task of a language model's rows, whose columns say what is scored."""
     forms = {split: form_of(own[0]) for split, own in tables.items()}
     (lead, (columns, form)), *others = forms.items()
     for split, (found, _) in others:
         if found != columns:
             raise DataError(
-                f"the {split} rows of {name} have {found}, but the {lead} rows have {columns}; give rows of "
-                "one kind"
+                f"the {split} rows of {spec.name} have {found}, but the {lead} rows have {columns}; give "
+                "rows of one kind"
             )
     if form.are_preferences:
         raise DataError(
@@ -361,22 +327,9 @@ def task_of_language_model(
             "`adapter-probe ablate` scores what it has trained"
         )
     allowed = [one for one in form.metrics if not about(one).distance]
-    if metric not in (None, *allowed):
+    if spec.metric and spec.metric not in allowed:
         raise DataError(
-            f"metric {metric!r} does not fit rows of form {form.name!r}; allowed: {', '.join(allowed)}"
+            f"metric {spec.metric!r} does not fit rows of form {form.name!r}; allowed: {', '.join(allowed)}"
         )
-    prints = {
-        split: fingerprint_of([rows.records for rows in own], sort_keys=True) for split, own in tables.items()
-    }
-    return replace(spec, metric=metric or allowed[0], fingerprints=prints)
-
-
-def read_language_split(spec: TaskSpec, split: str, expect_fingerprint: bool = False) -> list[Rows]:
-    """The rows of one split of a language model's task, one table per file."""
-    if split not in spec.files:
-        raise no_such_split(spec, split)
-    tables = [with_columns(one, spec.reads) for one in read_tables(spec.files[split], spec.encoding)]
-    tables = share_out(tables, split, spec.validation_share)
-    if expect_fingerprint:
-        refuse_changed(spec, split, fingerprint_of([rows.records for rows in tables], sort_keys=True))
-    return tables
+    prints = {split: fingerprint_of_tables(own) for split, own in tables.items()}
+    return replace(spec, metric=spec.metric or allowed[0], fingerprints=prints)

@@ -31,7 +31,7 @@ from adapter_probe.checkpoints.native import (
 )
 from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.data.packing import cut_by_tokens
-from adapter_probe.data.tasks import read_language_split
+from adapter_probe.data.sources import read_split
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
@@ -123,7 +123,7 @@ def _validation_scores(request: AblationRequest, results: AblationResults) -> di
     task, rows = request.checkpoint.description.task, request.examples.rows
     whole = rows.fingerprint == task.fingerprints.get("validation")
     if task.about.is_language_model and rows.name == "validation" and not request.data:
-        whole = len(rows) == sum(len(one.records) for one in read_language_split(task, rows.name))
+        whole = len(rows) == sum(len(one.records) for one in read_split(task, rows.name))
     if metrics.about(request.metric).distance or not whole:
         return {}
     score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))

@@ -15,11 +15,12 @@ from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
+from adapter_probe.data.formats import Rows
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.prompts import prompts_of
-from adapter_probe.data.requests import read_tables, requests_of
-from adapter_probe.data.sources import read_split, subset
+from adapter_probe.data.requests import requests_of
+from adapter_probe.data.sources import read_source, read_split, subset
 from adapter_probe.data.tagged import Tagged
 from adapter_probe.data.task_of_files import given_task
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
@@ -211,13 +212,14 @@ def texts_of(
     given = encoding if data else str(asked.get("encoding", "utf-8"))
     split, n_examples = str(results.settings.get("split", "validation")), results.n_examples
     candidates: Iterable[tuple[str, ExampleTexts]] = ()
+    tables = [read_source(path, encoding=given, texts=True) for path in paths if writes or choices]
     if writes and paths:
-        prompts = prompts_of(None, read_tables(paths, given), split, Generation(generate=True), n_examples)
+        prompts = prompts_of(None, tables, split, Generation(generate=True), n_examples)
         truths = tuple(" / ".join(row.choices) for row in prompts.rows)
         texts = ExampleTexts(tuple(row.context for row in prompts.rows), truths=truths)
         candidates = [(prompts.fingerprint, texts)]
     elif choices and paths:
-        rows = requests_of(None, read_tables(paths, given), split, n_examples)
+        rows = requests_of(None, tables, split, n_examples)
         contexts = tuple(row.context.strip() or " | ".join(row.choices) for row in rows.rows)
         texts = ExampleTexts(contexts, choices=tuple(row.choices for row in rows.rows))
         candidates = [(rows.fingerprint, texts)]
@@ -284,7 +286,7 @@ def _load(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleText
 
 def _metadata(spec: TaskSpec, split: str, n_examples: int) -> dict[str, tuple[str, ...]]:
     """The columns besides texts and label with several values, but not too many, to filter by."""
-    rows = read_split(spec, split)
+    rows = Rows.joined(read_split(spec, split))
     keep = subset(len(rows.records), n_examples)
     rows = rows if keep is None else rows.kept(keep)
     found = {}

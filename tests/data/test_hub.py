@@ -142,7 +142,7 @@ def test_scores_read_as_the_sets_own_files_write_them(library, hub_answers, tmp_
     hub_answers(COMMIT)
     task = find_task(preset="stsb")
     assert load_split(task, "train").labels.tolist() == [3.8, 5.0]
-    (tmp_path / "train.csv").write_text("sentence1,sentence2,score\na,c,3.800\nb,d,5.000\n")
+    (tmp_path / "train.csv").write_text("sentence1,sentence2,label\na,c,3.800\nb,d,5.000\n")
     assert find_task(tmp_path, preset="stsb").fingerprints["train"] == task.fingerprints["train"]
 
 

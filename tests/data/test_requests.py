@@ -13,18 +13,18 @@ from refusals import naming
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from adapter_probe.data.formats import RowOf
+from adapter_probe.data.formats import RowOf, Rows
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompts import prompts_of
 from adapter_probe.data.request_rows import request_of
 from adapter_probe.data.requests import (
     Request,
     choose_metric,
-    read_tables,
     requests_of,
     requests_with_fingerprint,
 )
 from adapter_probe.data.requests_encoding import count_texts, encode_requests
+from adapter_probe.data.sources import read_source
 from adapter_probe.errors import DataError
 from adapter_probe.kinds.row_forms import ROW_FORMS
 
@@ -42,6 +42,10 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def tables(*paths: Path) -> list[Rows]:
+    return [read_source(path, texts=True) for path in paths]
 
 
 def texts_of(tree) -> list[tuple[list[int], list[int]]]:
@@ -75,7 +79,7 @@ def test_forms_by_their_columns(write, tokenizer):
         ({"text": "A whole text."}, "text", Request("", ("A whole text.",))),
     ]
     for row, form, request in expected:
-        read = requests_of(tokenizer, read_tables([write(row)]), "test")
+        read = requests_of(tokenizer, tables(write(row)), "test")
         assert (read.form, read.rows, read.name) == (form, (request,), "test")
         assert (
             choose_metric(None, read)
@@ -102,15 +106,15 @@ def test_messages_of_every_form_go_through_the_template_with_what_the_row_gives_
     asked, said = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
     wanted = Request(f"{start}[user] Hi\n[assistant] ", ("Hello\n",), framed=False)
     for row in ({"messages": [asked, said]}, {"prompt": [asked], "completion": [said]}):
-        (read,) = requests_of(tokenizer, read_tables([write({**row, **more})]), "test").rows
+        (read,) = requests_of(tokenizer, tables(write({**row, **more})), "test").rows
         assert read == wanted
     for column in ("messages", "prompt"):
-        table = read_tables([write({column: [asked], "answer": "Hello", **more})])
+        table = tables(write({column: [asked], "answer": "Hello", **more}))
         (read,) = prompts_of(tokenizer, table, "test", Generation()).rows
         assert (read.context, read.framed) == (wanted.context, False)
     (read,) = requests_of(
         tokenizer,
-        read_tables([write({"prompt": [asked], "chosen": [said], "rejected": [asked | said], **more})]),
+        tables(write({"prompt": [asked], "chosen": [said], "rejected": [asked | said], **more})),
         "test",
     ).rows
     assert read.context == wanted.context
@@ -119,20 +123,20 @@ def test_messages_of_every_form_go_through_the_template_with_what_the_row_gives_
 def test_a_context_that_a_question_would_leave_unread(write, tokenizer):
     row = {"context": "A cat purrs.", "question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
     with pytest.raises(DataError, match=naming("line 1", "'context'", "'A cat purrs.'")):
-        requests_of(tokenizer, read_tables([write(row)]), "test")
-    (read,) = requests_of(tokenizer, read_tables([write({**row, "context": ""})]), "test").rows
+        requests_of(tokenizer, tables(write(row)), "test")
+    (read,) = requests_of(tokenizer, tables(write({**row, "context": ""})), "test").rows
     assert read.context == "Question: What purrs?\nAnswer:"
 
 
 def test_a_text_beside_another_kind_is_that_kind_written_out(write, tokenizer):
     both = {"prompt": "Say:", "completion": " hi", "text": "Say: hi"}
-    assert requests_of(tokenizer, read_tables([write(both)]), "test").form == "completion"
+    assert requests_of(tokenizer, tables(write(both)), "test").form == "completion"
 
 
 def test_a_part_of_the_data_that_is_missing_names_nothing(write, tokenizer):
     pair = {"sentence_good": "a", "sentence_bad": "b"}
     rows = [{**pair, "field": "f", "UID": None}, {**pair, "field": None, "UID": 3}, {**pair, "UID": ""}]
-    assert [row.group for row in requests_of(tokenizer, read_tables([write(*rows)]), "test").rows] == [
+    assert [row.group for row in requests_of(tokenizer, tables(write(*rows)), "test").rows] == [
         "f",
         "3",
         "",
@@ -143,13 +147,13 @@ def test_a_pointer_of_git_lfs_in_place_of_data(tmp_path, tokenizer):
     path = tmp_path / "rows.jsonl"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(DataError, match=naming("git lfs pull")):
-        requests_of(tokenizer, read_tables([path]), "test")
+        requests_of(tokenizer, tables(path), "test")
 
 
 def test_a_txt_file_is_one_text(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("First line.\n\nSecond.", encoding="utf-8")
     (tmp_path / "b.txt").write_text("Another.", encoding="utf-8")
-    read = requests_of(tokenizer, read_tables([tmp_path / "a.txt", tmp_path / "b.txt"]), "test")
+    read = requests_of(tokenizer, tables(tmp_path / "a.txt", tmp_path / "b.txt"), "test")
     assert [row.choices[0] for row in read.rows] == ["First line.\n\nSecond.", "Another."]
 
 
@@ -213,7 +217,7 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
 )
 def test_damaged_rows_are_one_line(rows, words, write):
     with pytest.raises(DataError, match=naming(*words)):
-        requests_of(byte_tokenizer(True), read_tables([write(*rows)]), "test")
+        requests_of(byte_tokenizer(True), tables(write(*rows)), "test")
 
 
 def test_a_metric_of_another_form_is_refused():
@@ -370,7 +374,7 @@ def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
 
 def test_a_subset_is_always_the_same(write, tokenizer):
     path = write(*({"text": f"text {i}"} for i in range(40)))
-    few, more = (requests_of(tokenizer, read_tables([path]), "test", n).rows for n in (5, 20))
+    few, more = (requests_of(tokenizer, tables(path), "test", n).rows for n in (5, 20))
     assert set(few) < set(more)
     assert len(few) == 5
     assert np.diff([int(row.choices[0].split()[1]) for row in more]).min() > 0

@@ -29,7 +29,7 @@ ROW = {"tokens": ["a", "dog"], "tags": ["O", "B-PER"]}
     ("name", "text", "expected"),
     [
         ("a.conll", "a\tO\ndog\tB-PER\n\n\nfine\tO\n", [["a", "dog"], ["fine"]]),
-        ("a.txt", "a NN O\ndog NN B-PER\n\nfine JJ O", [["a", "dog"], ["fine"]]),
+        ("a.conll", "a NN O\ndog NN B-PER\n\nfine JJ O", [["a", "dog"], ["fine"]]),
         ("a.conll", "-DOCSTART- -X- O\n\n# a comment with words\n# X O\ndog X B-PER\n", [["#", "dog"]]),
         ("a.conll", "\ufeffa O\r\ndog B-PER\r\n\r\nfine O\r\n", [["a", "dog"], ["fine"]]),
     ],

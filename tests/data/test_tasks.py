@@ -134,7 +134,6 @@ def test_relative_paths_become_absolute_and_links_keep_their_names(folder, monke
         ("index,question,sentence,label", ("question", "sentence", "label")),
         ("id,qid1,qid2,question1,question2,is_duplicate", ("question1", "question2", "is_duplicate")),
         ("gold_label,sentence1_parse,sentence1,sentence2", ("sentence1", "sentence2", "gold_label")),
-        ("Quality,#1 ID,#2 ID,#1 String,#2 String", ("#1 String", "#2 String", "Quality")),
         ("text_a,text_b,stars", ("text_a", "text_b", "stars")),
         ("review,sentiment", ("review", None, "sentiment")),
     ],
@@ -447,6 +446,7 @@ RECORD = {
         ({"fingerprints": {}}, ("fingerprints", "[]", "files")),
         ({"fingerprints": {"train": 3}}, ("fingerprints.train", "3", "string")),
         ({"preset": 3}, ("preset", "3", "string")),
+        ({"preset": "rte2"}, ("preset", "'rte2'", "cola, sst2", "rte, squad")),
         ({"kind": "extractive", "metric": "squad_f1"}, ("label_names", "none", "question answering")),
     ],
 )

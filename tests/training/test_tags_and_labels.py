@@ -137,6 +137,5 @@ def test_the_validation_score_is_that_of_whole_forwards(kind, tiny_base, request
 def test_tags_of_all_splits_are_known(tmp_path):
     for split, tags in (("train", "O B-A"), ("validation", "O I-B")):
         (tmp_path / f"{split}.conll").write_text("\n\n".join(f"a {tag}" for tag in tags.split()))
-    (tmp_path / "train.conll").rename(tmp_path / "train.txt")  # as CoNLL 2003 is distributed
     found = find_task(tmp_path)
     assert (found.kind, found.label_names) == ("tokens", ("B-A", "I-B", "O"))
