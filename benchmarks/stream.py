@@ -33,7 +33,7 @@ from adapter_probe.checkpoints.native import Description, read_description
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.examples import load_examples
+from adapter_probe.data.examples import Reading
 from adapter_probe.data.tasks import load_split
 from adapter_probe.kinds.labels import largest_of
 from adapter_probe.models.methods import FullFineTuning
@@ -197,7 +197,7 @@ def fine_tuned(head_of: Path, encoder_of: Path) -> PreTrainedModel:
 def score_after(head_of: Path, encoder_of: Path) -> float:
     """A task's validation score with the encoder as a later task left it."""
     about, model = read_description(head_of), fine_tuned(head_of, encoder_of)
-    examples = load_examples(load_tokenizer(about.base.name), about.task, "validation", about.max_length)
+    examples = Reading(load_tokenizer(about.base.name), about.task, "validation", about.max_length).examples()
     assert isinstance(examples.encoded, Encoded)
     lengths, found = examples.encoded.lengths, {}
     for group in alike(lengths, np.arange(len(lengths)), TOKENS_AT_ONCE):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -85,20 +85,52 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What `load_examples` is asked for; see there."""
+class Reading:
+    """One split of a task, to be read and encoded.
+
+    Attributes:
+        max_length: the most tokens that the model reads of an example.
+        max_examples: keep at most this many rows, see `load_split`.
+        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
+        prompting: how tasks of lm-evaluation-harness are asked.
+        start: of an encoder-decoder, see `encode_requests`.
+        prepared: of a model of embeddings, what its tokenizer is given of a text with a role; else None.
+        dot: whether embeddings are compared by their dot product.
+        generation: how answers are written, if they are.
+    """
 
     tokenizer: Any
     task: TaskSpec
     split: str
     max_length: int
-    max_examples: int | None
-    expect_fingerprint: bool
-    prompting: Prompting | None
-    start: Start | None
-    prepared: Prepared | None
-    dot: bool
-    generation: Generation
+    max_examples: int | None = None
+    expect_fingerprint: bool = False
+    prompting: Prompting | None = None
+    start: Start | None = None
+    prepared: Prepared | None = None
+    dot: bool = False
+    generation: Generation = field(default_factory=Generation)
+
+    def examples(self) -> Examples:
+        """Read and encode them.
+
+        Raises:
+            DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too
+                small.
+        """
+        read = _READ.get(self.task.kind, _labelled) if self.prepared is None else _embedded
+        return self.about(read(self))
+
+    def about(self, examples: Examples) -> Examples:
+        """The examples with a question that names their source and shows the first one."""
+        if (question := examples.question) is None:
+            return examples
+        places = getattr(examples.combine, "places", None)
+        own = (0,) if places is None else tuple(place for place in places[0].tolist() if place >= 0)
+        first, right = first_row(self.tokenizer, examples.encoded, own), examples.rows.right(self.task)
+        first += f"; right: {right}" if right else ""
+        source = data_name(self.task.files[self.split])
+        return replace(examples, question=replace(question, source=source, first=first))
 
     def rows(self) -> tuple[Split | Questions | Tagged, Question]:
         """Labelled rows, and their question."""
@@ -110,52 +142,6 @@ class _Asked:
         return read(self.task, self.split)
 
 
-def load_examples(
-    tokenizer: Any,
-    task: TaskSpec,
-    split: str,
-    max_length: int,
-    *,
-    max_examples: int | None = None,
-    expect_fingerprint: bool = False,
-    prompting: Prompting | None = None,
-    start: Start | None = None,
-    prepared: Prepared | None = None,
-    dot: bool = False,
-    generation: Generation | None = None,
-) -> Examples:
-    """Read and encode one split.
-
-    Args:
-        max_examples: keep at most this many rows, see `load_split`.
-        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
-        start: of an encoder-decoder, see `encode_requests`.
-        prepared: of a model of embeddings, what its tokenizer is given of a text with a role; else None.
-        dot: whether embeddings are compared by their dot product.
-        generation: how answers are written, if they are.
-
-    Raises:
-        DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
-    """
-    asked = _Asked(
-        tokenizer, task, split, max_length, max_examples, expect_fingerprint, prompting, start, prepared, dot,
-        generation or Generation(),
-    )  # fmt: skip
-    read = _READ.get(task.kind, _labelled) if prepared is None else _embedded
-    return _about(read(asked), task, split, tokenizer)
-
-
-def _about(examples: Examples, task: TaskSpec, split: str, tokenizer: Any) -> Examples:
-    """The examples with a question that names their source and shows the first one as the model gets it."""
-    if (question := examples.question) is None:
-        return examples
-    places = getattr(examples.combine, "places", None)
-    own = (0,) if places is None else tuple(place for place in places[0].tolist() if place >= 0)
-    first, right = first_row(tokenizer, examples.encoded, own), examples.rows.right(task)
-    first += f"; right: {right}" if right else ""
-    return replace(examples, question=replace(question, source=data_name(task.files[split]), first=first))
-
-
 def _asking(question: Question, examples: Examples, *changes: str) -> Examples:
     """Examples with their question, and what becomes of the texts; the first one is what is added to them."""
     frame, *others = changes
@@ -164,7 +150,7 @@ def _asking(question: Question, examples: Examples, *changes: str) -> Examples:
 
 
 def _of_texts(
-    asked: _Asked, texts: Split, examples: Split, question: Question, combine: Combine | None = None
+    asked: Reading, texts: Split, examples: Split, question: Question, combine: Combine | None = None
 ) -> Examples:
     """Examples whose items are texts, or pairs of them."""
     encoded = encode(asked.tokenizer, texts, asked.max_length)
@@ -173,13 +159,13 @@ def _of_texts(
     return _asking(question, Examples(examples, encoded, combine=combine), frame, *cut)
 
 
-def _labelled(asked: _Asked) -> Examples:
+def _labelled(asked: Reading) -> Examples:
     """Texts with a label, several labels or a number."""
     rows, question = asked.rows()
     return _of_texts(asked, rows, rows, question)
 
 
-def _tagged(asked: _Asked) -> Examples:
+def _tagged(asked: Reading) -> Examples:
     """Words with tags."""
     rows, question = asked.rows()
     encoded, words = encode_words(asked.tokenizer, rows, asked.max_length)
@@ -188,7 +174,7 @@ def _tagged(asked: _Asked) -> Examples:
     return _asking(question, Examples(rows, encoded, words=words), frame_of(asked.tokenizer), *cut)
 
 
-def _questions(asked: _Asked) -> Examples:
+def _questions(asked: Reading) -> Examples:
     """Questions on contexts, which are read in windows."""
     rows, question = asked.rows()
     most = asked.max_length
@@ -198,7 +184,7 @@ def _questions(asked: _Asked) -> Examples:
     return _asking(question, Examples(rows, windows.encoded, windows), frame_of(asked.tokenizer, True), *cut)
 
 
-def _reranked(asked: _Asked) -> Examples:
+def _reranked(asked: Reading) -> Examples:
     """Queries with documents, each read with its query."""
     tables = asked.tables()
     rows, pairs, combine, notes = reranked_of(tables, asked.split, asked.max_examples)
@@ -207,7 +193,7 @@ def _reranked(asked: _Asked) -> Examples:
     return _of_texts(asked, both, rows, question, combine)
 
 
-def _requests(asked: _Asked) -> tuple[Requests, Question]:
+def _requests(asked: Reading) -> tuple[Requests, Question]:
     """Rows whose columns say what is scored, or tasks of lm-evaluation-harness."""
     tokenizer, split, most, generation = asked.tokenizer, asked.split, asked.max_examples, asked.generation
     files = asked.task.files.get(split, ())
@@ -224,11 +210,10 @@ def _requests(asked: _Asked) -> tuple[Requests, Question]:
         requests = prompts_of(tokenizer, tables, split, generation, most)
     else:
         requests = requests_of(tokenizer, tables, split, most)
-    assert requests.about is not None, "rows of files have a form"
-    return requests, question_of(requests.about, tables, len(requests), tokenizer=tokenizer)
+    return requests, _question(asked, requests, tables)
 
 
-def _of_language_model(asked: _Asked) -> Examples:
+def _of_language_model(asked: Reading) -> Examples:
     """Rows of a language model."""
     (requests, question), tokenizer, start = _requests(asked), asked.tokenizer, asked.start
     encode_rows = encode_requests if requests.generation is None else encode_prompts
@@ -238,7 +223,7 @@ def _of_language_model(asked: _Asked) -> Examples:
     return replace(made, question=replace(question, asks=asks, changes=changes))
 
 
-def _of_reward_model(asked: _Asked) -> Examples:
+def _of_reward_model(asked: Reading) -> Examples:
     """Preferences of a reward model."""
     (requests, question), tokenizer, most = _requests(asked), asked.tokenizer, asked.max_length
     encoded, places = encode_preferences(tokenizer, requests, most)
@@ -248,15 +233,15 @@ def _of_reward_model(asked: _Asked) -> Examples:
     return Examples(requests, encoded, combine=Numbers(places), question=question)
 
 
-_READ: dict[str, Callable[[_Asked], Examples]] = {
+_READ: dict[str, Callable[[Reading], Examples]] = {
     "tokens": _tagged, "extractive": _questions, "ranking": _reranked, "causal": _of_language_model,
     "pairwise": _of_reward_model,
 }  # fmt: skip
 """What reads the rows of a kind of task; labelled texts if it is not listed."""
 
 
-def _embedded(asked: _Asked) -> Examples:
-    """Examples of embeddings: every distinct text is an item; see `load_examples`."""
+def _embedded(asked: Reading) -> Examples:
+    """Examples of embeddings: every distinct text is an item."""
     rows, texts, combine, question = _EMBEDDED[asked.task.kind](asked)
     prepared: Any = asked.prepared
     items = Split(tuple(prepared(text, role) for text, role in texts), None, rows.labels, asked.split, "")
@@ -267,7 +252,7 @@ _Embedded = tuple[Split, Texts, Combine, Question]
 """The examples, their distinct texts, what makes scores of these, and the question."""
 
 
-def _texts_alone(asked: _Asked) -> _Embedded:
+def _texts_alone(asked: Reading) -> _Embedded:
     """Texts whose embeddings are compared with the intact model's."""
     given, question = asked.rows()
     texts = [(text, "") for text in dict.fromkeys((*given.texts, *(given.texts_b or ())))]
@@ -276,7 +261,7 @@ def _texts_alone(asked: _Asked) -> _Embedded:
     return rows, texts, Agreement(asked.dot), question
 
 
-def _scored_pairs(asked: _Asked) -> _Embedded:
+def _scored_pairs(asked: Reading) -> _Embedded:
     """Pairs with a number, which their similarity should follow."""
     rows, question = asked.rows()
     if rows.texts_b is None:
@@ -289,45 +274,41 @@ def _scored_pairs(asked: _Asked) -> _Embedded:
     return rows, *pairs_of(rows, asked.dot), replace(question, asks=asks)
 
 
-def _triplets(asked: _Asked) -> _Embedded:
+def _triplets(asked: Reading) -> _Embedded:
     """Texts with a similar one and others."""
     tables = asked.tables()
     rows, texts, combine = triplets_of(tables, asked.split, asked.max_examples, asked.dot)
     return rows, texts, combine, question_of(TRIPLETS, tables, len(rows))
 
 
-def _retrieved(asked: _Asked) -> _Embedded:
+def _retrieved(asked: Reading) -> _Embedded:
     """Queries with the documents of a corpus."""
     tables = asked.tables()
     rows, texts, combine, notes = retrieval_of(tables, asked.split, asked.max_examples, asked.dot)
     return rows, texts, combine, replace(of_retrieval(tables, len(rows)), changes=notes)
 
 
-_EMBEDDED: dict[str, Callable[[_Asked], _Embedded]] = {
+_EMBEDDED: dict[str, Callable[[Reading], _Embedded]] = {
     "embedding": _texts_alone, "regression": _scored_pairs, "pairwise": _triplets, "ranking": _retrieved,
 }  # fmt: skip
 
 
-def load_training(
-    tokenizer: Any,
-    task: TaskSpec,
-    max_length: int,
-    max_examples: int | None = None,
-    start: Start | None = None,
-) -> Examples:
-    """Read and encode a training split; see `load_examples` and `encode_training`."""
-    if not task.about.is_language_model:
-        return load_examples(
-            tokenizer, task, "train", max_length, max_examples=max_examples, expect_fingerprint=True
-        )
-    tables = recorded_tables(task, "train")
-    requests = requests_of(tokenizer, tables, "train", max_examples, turns=start is None)
+def load_training(asked: Reading) -> Examples:
+    """Read and encode a training split; see `encode_training` of a language model's."""
+    if not asked.task.about.is_language_model:
+        return asked.examples()
+    tokenizer, start, tables = asked.tokenizer, asked.start, asked.tables()
+    requests = requests_of(tokenizer, tables, asked.split, asked.max_examples, turns=start is None)
+    made = Examples(requests, encode_training(tokenizer, requests, asked.max_length, start))
+    changes = changes_of(tokenizer, requests, made.encoded, asked.max_length, start)
+    question = replace(_question(asked, requests, tables), changes=changes)
+    return asked.about(replace(made, question=question))
+
+
+def _question(asked: Reading, requests: Requests, tables: Sequence[Rows]) -> Question:
+    """The question of rows of files, which have a form."""
     assert requests.about is not None, "rows of files have a form"
-    made = Examples(requests, encode_training(tokenizer, requests, max_length, start))
-    changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
-    question = question_of(requests.about, tables, len(requests), tokenizer=tokenizer)
-    question = replace(question, changes=changes)
-    return _about(replace(made, question=question), task, "train", tokenizer)
+    return question_of(requests.about, tables, len(requests), tokenizer=asked.tokenizer)
 
 
 def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> tuple[Encoded, np.ndarray]:

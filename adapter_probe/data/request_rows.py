@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -68,17 +68,29 @@ def _pair(row: RowOf, tokenizer: Any) -> Request:
 
 def chat_prompt(row: RowOf, column: str, tokenizer: Any) -> str:
     """What the chat template writes of messages whose last turn is a user's, and of the next turn's head."""
-    messages: Any = row.record[column]
-    good = isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
-    if not good or messages[-1].get("role") != "user":
-        raise row.error(column, "messages whose last one is the user's, with what is right in answer")
-    _refuse_parts(row, column, messages)
+    messages = _messages(row, column, ("user",), after=", with what is right in answer")
     return _applied(row, column, tokenizer, messages, head=True)
 
 
-def _refuse_parts(row: RowOf, column: str, messages: Sequence[Mapping[str, Any]]) -> None:
-    if not all(is_text(m.get("content")) for m in messages):
-        raise row.error(column, "messages whose content is a text each")
+def _messages(
+    row: RowOf, column: str, last: Sequence[str] = (), least: int = 1, roles: Sequence[str] = (),
+    after: str = "",
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Messages with a text each, of which the last one has one of some roles.
+
+    Args:
+        roles: the roles that all may have; any if there are none.
+    """
+    value: Any = row.record[column]
+    good = isinstance(value, list) and len(value) >= least and all(isinstance(m, dict) for m in value)
+    if not good or (last and value[-1].get("role") not in last):
+        several = "two or more messages" if least > 1 else "messages"
+        own = f", the last one of the {last[0]}" if last else ""
+        raise row.error(column, f"{several}{own}{after}")
+    if not all(is_text(m.get("content")) and (not roles or m.get("role") in roles) for m in value):
+        known = f" and the roles {listed(roles)}" if roles else ""
+        raise row.error(column, f"messages with a text as content each{known}")
+    return value
 
 
 def _applied(row: RowOf, column: str, tokenizer: Any, messages: Any, head: bool = False) -> str:
@@ -109,11 +121,7 @@ def _of_template(row: RowOf, column: str, kind: type, expected: str) -> Any:
 
 def _chat(row: RowOf, tokenizer: Any) -> Request:
     """The last turn is the completion of all turns before it, formatted by the tokenizer's template."""
-    messages = row.record["messages"]
-    good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
-    if not good or messages[-1].get("role") != "assistant":
-        raise row.error("messages", "two or more messages, the last one of the assistant")
-    _refuse_parts(row, "messages", messages)
+    messages = _messages(row, "messages", ("assistant",), least=2)
     before = _applied(row, "messages", tokenizer, messages[:-1], head=True)
     whole = _applied(row, "messages", tokenizer, messages)
     if not whole.startswith(before) or whole == before:
@@ -125,7 +133,8 @@ def _completion(row: RowOf, tokenizer: Any) -> Request:
     """A completion of a prompt: texts, or messages as TRL has them."""
     if not isinstance(row.record["completion"], list):
         return Request(row.text("prompt"), (row.filled("completion"),))
-    before, after = _messages(row, "prompt", _ROLES), _messages(row, "completion", ("assistant",))
+    before = _messages(row, "prompt", roles=_ROLES)
+    after = _messages(row, "completion", ("assistant",), roles=_ROLES)
     head = _applied(row, "prompt", tokenizer, before, head=True)
     whole = _applied(row, "completion", tokenizer, before + after)
     same = common_length(head, whole)
@@ -160,8 +169,8 @@ def _preference(row: RowOf, tokenizer: Any) -> Request:
         same = _shared(chosen, rejected)
         same -= same > 0 and chosen[same - 1] == " "  # the space belongs to the answers, as in TRL
         return Request(chosen[:same], (chosen[same:], rejected[same:]), reference=reference)
-    chosen, rejected = (_messages(row, name, ("assistant",)) for name in given)
-    before = _messages(row, "prompt", _ROLES) if isinstance(prompt, list) else None
+    chosen, rejected = (_messages(row, name, ("assistant",), roles=_ROLES) for name in given)
+    before = _messages(row, "prompt", roles=_ROLES) if isinstance(prompt, list) else None
     if before is None:  # a text repeats the user's turn, which the answers begin with
         same = _shared(chosen, rejected)
         before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
@@ -185,17 +194,6 @@ def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
 def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How much two answers have in common at their beginning, without the last part of either."""
     return min(common_length(one, other), len(one) - 1, len(other) - 1)
-
-
-def _messages(row: RowOf, column: str, last: Sequence[str]) -> list[dict[str, Any]]:
-    """Messages of known roles, of which the last one has one of some roles."""
-    value: Any = row.record[column]
-    good = isinstance(value, list) and value and all(isinstance(m, dict) for m in value)
-    good = good and all(is_text(m.get("content")) and m.get("role") in _ROLES for m in value)
-    if not good or value[-1]["role"] not in last:
-        own = ", the last one of the assistant," if last == ("assistant",) else ""
-        raise row.error(column, f"messages{own} with a text as content and the roles {listed(_ROLES)}")
-    return value
 
 
 def _reference(row: RowOf) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.answers import refuse_without_number, scores_by
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.examples import Examples, load_examples
+from adapter_probe.data.examples import Examples, Reading
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.lm_eval_written import scorer_of
@@ -413,13 +413,13 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     if data:
         files = {split: tuple(map(with_absolute_paths, data))}
         source = replace(task, files=files, validation_share=0.0, encoding=arguments.encoding)
-    examples = load_examples(
+    examples = Reading(
         opened.tokenizer, source, split, said.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
         prompting=Prompting.of(arguments), start=_start_of(opened),
         prepared=opened.embedding and opened.embedding.prepared,
         dot=opened.embedding is not None and opened.embedding.dot, generation=generation,
-    )  # fmt: skip
+    ).examples()  # fmt: skip
     refuse_unknown_tokens(examples.encoded, said.base)
     if task.about.is_language_model:
         if examples.rows.scored.are_preferences:

@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
-from adapter_probe.data.examples import Examples, load_examples, load_training
+from adapter_probe.data.examples import Examples, Reading, load_training
 from adapter_probe.data.squad import WindowSettings
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import check_precision
@@ -150,10 +150,10 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         else None
     )
     splits = {
-        "train": load_training(tokenizer, task, limit, request.max_train, start),
-        "validation": load_examples(
-            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start
+        "train": load_training(
+            Reading(tokenizer, task, "train", limit, request.max_train, True, start=start)
         ),
+        "validation": Reading(tokenizer, task, "validation", limit, None, True, start=start).examples(),
     }
     for examples in splits.values():
         encoded: Any = examples.encoded

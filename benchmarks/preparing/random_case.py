@@ -29,7 +29,7 @@ from adapter_probe.checkpoints.placed import put_method
 from adapter_probe.checkpoints.places import places_in
 from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.examples import load_examples
+from adapter_probe.data.examples import Reading
 from adapter_probe.data.tasks import TaskSpec, find_task
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.runners import alike
@@ -120,7 +120,9 @@ def task_of(folder: Path) -> TaskSpec:
 
 def encoded_texts(folder: Path) -> Encoded:
     """The folder's texts, encoded."""
-    encoded = load_examples(load_tokenizer(str(folder / "model")), task_of(folder), "validation", 512).encoded
+    encoded = (
+        Reading(load_tokenizer(str(folder / "model")), task_of(folder), "validation", 512).examples().encoded
+    )
     assert isinstance(encoded, Encoded)
     return encoded
 

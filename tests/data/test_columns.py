@@ -13,7 +13,7 @@ from asked_rows import CHOICE, CLASSES, OTHER, PAIR, TALK, TOKENIZER, TOOLS, TWO
 from refusals import naming
 
 from adapter_probe.data.columns import _PAIRS, _TEXTS, LABEL_COLUMNS
-from adapter_probe.data.examples import load_examples
+from adapter_probe.data.examples import Reading
 from adapter_probe.data.prompts import WRITTEN
 from adapter_probe.data.request_rows import FORMS
 from adapter_probe.data.similarity import RERANKED, RETRIEVED, TRIPLETS
@@ -489,7 +489,7 @@ def test_the_rule_holds_for_training_and_for_tables(tmp_path, kind):
         files[split].write_text("".join(json.dumps(row) + "\n" for row in rows))
     word = "gold_label" if kind == "classification" else "context"
     with pytest.raises(DataError, match=naming(word)):
-        load_examples(TOKENIZER, find_task(**files), "validation", 256)
+        Reading(TOKENIZER, find_task(**files), "validation", 256).examples()
 
 
 def test_columns_of_conll_between_words_and_tags_are_named(tmp_path):

@@ -15,7 +15,7 @@ from refusals import naming
 from tokenizers.processors import TemplateProcessing
 
 from adapter_probe.data.combining import ranking_scores
-from adapter_probe.data.examples import load_examples
+from adapter_probe.data.examples import Reading
 from adapter_probe.data.forms import columns_named
 from adapter_probe.data.question import _unread_by
 from adapter_probe.data.readers import read_rows
@@ -39,7 +39,7 @@ def made(folder: Path, rows: list[dict], kind: str, columns: Columns, most: int,
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = {"classification": ("0", "1"), "tokens": ("O", "B")}.get(kind, ())
     task = TaskSpec("task", kind, "accuracy", names, columns, {"validation": (str(file),)}, {})
-    return load_examples(tokenizer, task, "validation", most)
+    return Reading(tokenizer, task, "validation", most).examples()
 
 
 SINGLE, BOTH, NONE = Columns("text", None, "label"), Columns("a", "b", "label"), Columns("", None, "")
@@ -149,7 +149,7 @@ def test_a_subset_says_of_how_many(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = TaskSpec("task", "causal", "nll", (), NONE, {"validation": (str(file),)}, {})
-    question = load_examples(TOKENIZER, task, "validation", 64, max_examples=4).question
+    question = Reading(TOKENIZER, task, "validation", 64, max_examples=4).examples().question
     assert question.lines("nll")[0].startswith("4 of 9 rows of rows.jsonl: ")
 
 
