@@ -1,1 +1,1 @@
-"""Read tasks from local files or the Hugging Face Hub, and turn them into batches."""
+"""Tasks, the rows of their data, and these as tokens. What cannot be read is a `DataError` of one line."""

@@ -270,9 +270,6 @@ def scores_by(
 
     It is given a list of the accepted answers of every row, and a list of the texts, empty where nothing was
     extracted.
-
-    Raises:
-        DataError: it returns something else.
     """
     found = []
     for own in texts:

@@ -113,10 +113,6 @@ def encode_batches(
 
     Returns:
         the examples, and their labels as given.
-
-    Raises:
-        DataError: there are no batches, something has no examples along its first axis, the model does not
-            take an argument, or the labels are missing or of another number.
     """
     kept: list[dict[str, Any]] = []
     own: list[Any] = []

@@ -42,18 +42,12 @@ def choose_columns(rows: Rows, kind: str | None) -> Columns:
 
     Args:
         kind: the kind of task, if it is known.
-
-    Raises:
-        DataError: a column has no usual name, or several may be meant.
     """
     if set(QUESTION_COLUMNS[1:]) <= set(rows.names):
         return Columns(*QUESTION_COLUMNS[1:])
     if is_raw_cola(rows):
         return RAW_COLA
-    free = {name.lower(): name for name in reversed(rows.names)}
-    pairs = ((free[a], free[b]) for a, b in _PAIRS if a in free and b in free)
-    single, label = (next((free[n] for n in names if n in free), None) for names in (_TEXTS, LABEL_COLUMNS))
-    text, text_b = next(pairs, (single, None))
+    text, text_b, label = _usual(rows, _TEXTS)
     if text is None:
         refuse_other_rows(rows.path, rows.names)
     elif text_b is None:
@@ -71,6 +65,14 @@ def choose_columns(rows: Rows, kind: str | None) -> Columns:
     chosen = Columns(text, text_b, label)
     _refuse_others(rows, chosen)
     return chosen
+
+
+def _usual(rows: Rows, texts: Sequence[str]) -> tuple[str | None, str | None, str | None]:
+    """The columns of the text or the pair, and of the label, with usual names; None where there is none."""
+    free = {name.lower(): name for name in reversed(rows.names)}
+    pairs = ((free[a], free[b]) for a, b in _PAIRS if a in free and b in free)
+    single, label = (next((free[n] for n in names if n in free), None) for names in (texts, LABEL_COLUMNS))
+    return *next(pairs, (single, None)), label
 
 
 def _refuse_others(rows: Rows, chosen: Columns) -> None:
@@ -119,24 +121,17 @@ def _first_text(rows: Rows) -> str:
 
 
 def text_columns(rows: Rows) -> Columns:
-    """The columns of texts without labels, found by their usual names; `Columns.label` is empty.
-
-    Raises:
-        DataError: there are none, or it is not clear whether the texts are pairs.
-    """
-    free = {name.lower(): name for name in reversed(rows.names)}
-    pair = next(((free[a], free[b]) for a, b in _PAIRS if a in free and b in free), None)
-    if pair is not None:
-        return Columns(*pair, "")
-    text = next((free[name] for name in (*_TEXTS, "prompt") if name in free), None)
+    """The columns of texts without labels, found by their usual names; `Columns.label` is empty."""
+    text, text_b, label = _usual(rows, (*_TEXTS, "prompt"))
     if text is None:
         refuse_other_rows(rows.path, rows.names)
         raise DataError(
             f"{rows.path}: no text column found (columns: {listed(rows.names)}); name it with --columns "
             f"text={_first_text(rows)}, or of pairs text_a and text_b"
         )
-    _refuse_second(rows, text, next((free[name] for name in LABEL_COLUMNS if name in free), None), None)
-    return Columns(text, None, "")
+    if text_b is None:
+        _refuse_second(rows, text, label, None)
+    return Columns(text, text_b, "")
 
 
 def lacks_labels(tables: Sequence[Rows], columns: Columns) -> bool:

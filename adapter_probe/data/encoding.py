@@ -72,10 +72,6 @@ def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) ->
         split: the texts; an empty text consists of the special tokens only.
         max_length: maximum number of tokens per example, special tokens included; at most the model's limit.
             Longer examples are truncated at the end; of a pair, the longer text is truncated first.
-
-    Raises:
-        DataError: `max_length` leaves no room for a token of each text, or an example has no tokens (an
-            empty text with a tokenizer that adds no special tokens).
     """
     pair = split.texts_b is not None
     least = tokenizer.num_special_tokens_to_add(pair=pair) + (2 if pair else 1)

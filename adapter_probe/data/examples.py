@@ -112,12 +112,7 @@ class Reading:
     generation: Generation = field(default_factory=Generation)
 
     def examples(self) -> Examples:
-        """Read and encode them.
-
-        Raises:
-            DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too
-                small.
-        """
+        """Read and encode them."""
         read = _READ.get(self.task.kind, _labelled) if self.prepared is None else _embedded
         return self.about(read(self))
 
@@ -319,9 +314,6 @@ def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> t
 
     Returns:
         the texts; and int64 ``[examples, 2]``, which of them are the chosen and the rejected one.
-
-    Raises:
-        DataError: the rows are no preferences, or a text has no tokens.
     """
     if not requests.scored.are_preferences:
         raise DataError(f"{requests.name}: the rows are no preferences; give columns chosen and rejected")

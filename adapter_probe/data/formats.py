@@ -161,11 +161,7 @@ class Rows:
             raise DataError(f"{self.places[row]}: no column {name!r}; columns found: {found}") from None
 
     def texts(self, name: str) -> list[str]:
-        """One column's values, each a string that UTF-8 can hold.
-
-        Raises:
-            DataError: a row lacks the column, or its value is no string or has a lone surrogate.
-        """
+        """One column's values, each a string that UTF-8 can hold."""
         self.column(name)
         return [row.text(name) for row in self]
 
@@ -329,11 +325,7 @@ def _objects(path: Path, values: Iterable[tuple[str, Any]]) -> Rows:
 
 
 def read_parquet(path: Path) -> Rows:
-    """Read a Parquet file's rows; its place counts rows from 1.
-
-    Raises:
-        DataError: pyarrow is not installed, or the file is not a Parquet file or has no rows.
-    """
+    """Read a Parquet file's rows; its place counts rows from 1."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:

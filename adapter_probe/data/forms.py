@@ -124,11 +124,7 @@ class DataForm:
 
 
 def columns_named(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Columns as a user names them, ``NAME`` or ``NEW=NAME``, in a list or separated by commas.
-
-    Raises:
-        DataError: a name is empty, or two columns get one name.
-    """
+    """Columns as a user names them, ``NAME`` or ``NEW=NAME``, in a list or separated by commas."""
     given = tuple(columns.split(",")) if isinstance(columns, str) and columns else tuple(columns)
     names = [part for one in given for part in _renamed(one)]
     if not all(names) or len({*names[::2]}) < len(given):
@@ -144,9 +140,6 @@ def with_columns(table: Rows, columns: Sequence[str], or_new: bool = False) -> R
     Args:
         columns: see `columns_named`.
         or_new: whether a column may have its new name already.
-
-    Raises:
-        DataError: one is missing.
     """
     if not columns:
         return table
@@ -198,9 +191,6 @@ def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | 
 
     Args:
         read: the columns that are read; by default those that were asked for.
-
-    Raises:
-        DataError: there is one, which does not repeat what is read.
     """
     for table in tables:
         names = set(table.asked if read is None else read)

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.errors import DataError, cut, install_extra
+from adapter_probe.errors import DataError, install_extra, one_line
 from adapter_probe.reads import report_unknown
 
 _ENTRY = re.compile(
@@ -22,7 +22,6 @@ _ENTRY = re.compile(
 )
 _COMMIT = re.compile("[0-9a-f]{40}")
 _TIMEOUT = 10.0  # seconds
-_MOST_SHOWN = 160
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,7 @@ class HubSplit:
 
 
 def newest_commit(dataset: str) -> str | None:
-    """The current commit of a dataset; None if the hub is unreachable or does not know the name.
-
-    Raises:
-        DataError: `datasets` is not installed, so the commit could not be read.
-    """
+    """The current commit of a dataset; None if the hub is unreachable or does not know the name."""
     _library(dataset)
     return _ask_hub(dataset)[0]
 
@@ -73,9 +68,6 @@ def read_hub(source: HubSplit) -> Rows:
 
     Returns:
         rows with class names as labels, numbered from 1.
-
-    Raises:
-        DataError: `datasets` is not installed, or the split can neither be downloaded nor is cached.
     """
     datasets = _library(str(source))
     if not _COMMIT.fullmatch(source.revision or ""):
@@ -90,7 +82,7 @@ def read_hub(source: HubSplit) -> Rows:
         reason = (
             f"{silence}, and no copy of it is cached on this machine; give a folder with its files"
             if silence
-            else _first_line(error)
+            else one_line(error)
         )
         raise DataError(f"{source}: cannot be read from the Hugging Face Hub: {reason}") from error
     columns = {name: _values(table, name) for name in table.column_names}
@@ -126,7 +118,7 @@ def _ask_hub(dataset: str) -> tuple[str | None, str]:
     except RepositoryNotFoundError:
         return None, ""
     except Exception as error:  # the HTTP library's own classes, which differ between versions
-        return None, f"it cannot be reached ({_first_line(error)})"
+        return None, f"it cannot be reached ({one_line(error)})"
 
 
 @contextlib.contextmanager
@@ -152,8 +144,3 @@ def _values(table: object, name: str) -> list[object]:
         is_short = getattr(feature, "dtype", None) == "float32"
         return [float(str(np.float32(value))) for value in values] if is_short else values
     return [names[value] if value is not None and 0 <= value < len(names) else value for value in values]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return cut(lines[0], _MOST_SHOWN)

@@ -19,6 +19,7 @@ from adapter_probe.metrics import Kind
 
 _COLA_NAMES = ("unacceptable", "acceptable")
 HIDDEN = ("-", "-1")  # MNLI's pairs without a majority label; GLUE's hidden test labels
+_ON, _OFF = ("1", "1.0", "true"), ("0", "0.0", "false")
 _MOST_GUESSED_CLASSES = 20
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
 
@@ -116,13 +117,10 @@ def names_in_lists(rows: Rows, column: str, what: str) -> tuple[str, ...]:
 
     Args:
         what: what they are, for the message: ``label`` or ``tag``.
-
-    Raises:
-        DataError: a value is no list of names or numbers, or fewer than two are different.
     """
     values = _lists(rows, column, what)
     found = {_label_text(one, place) for value, place in zip(values, rows.places) for one in value}
-    if what == "label" and _are_flags(values, found):
+    if what == "label" and _are_flags(values, len(values[0])):
         return tuple(map(str, range(len(values[0]))))
     if len(found) < 2:
         only = listed(found) or "none"
@@ -138,14 +136,14 @@ def _lists(rows: Rows, column: str, what: str) -> list[list]:
     return values
 
 
-def _are_flags(values: list[list], found: set[str]) -> bool:
-    """Whether lists have 0 or 1 for each label, and not the numbers of labels; see `label_sets`."""
-    if not found <= {"0", "1", "false", "true"} or len(set(map(len, values))) > 1:
-        return False
+def _are_flags(values: list[list], n_labels: int) -> bool | None:
+    """Whether lists have 0 or 1 for each label, and not numbers or names; None where both are possible."""
     flat = [one for value in values for one in value]
-    plain = all(type(one) is int for one in flat)
-    repeated = any(len(set(value)) < len(value) for value in values)
-    return repeated or not (plain or any(isinstance(one, str) for one in flat))
+    if {str(one).lower() for one in flat} - {*_ON, *_OFF} or {*map(len, values)} != {n_labels}:
+        return False
+    if any(len({*map(str, value)}) < len(value) for value in values):
+        return True
+    return None if all(type(one) is int for one in flat) else not any(isinstance(one, str) for one in flat)
 
 
 def label_sets(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
@@ -153,32 +151,20 @@ def label_sets(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
 
     A row has a list of names or numbers of labels, or 0 or 1 for each label: such lists are told by floating-
     point numbers or truth values, or by all having an entry per label and some a repeated one.
-
-    Raises:
-        DataError: a value is no list, has an unknown label, or both forms are possible.
     """
     values = _lists(rows, column, "label")
-    written = {str(one).lower() for value in values for one in value}
-    if any(isinstance(one, str) for value in values for one in value) and _are_flags(values, written):
-        return np.array([[str(one).lower() in ("1", "true") for one in value] for value in values], np.int64)
-    full = all(len(value) == len(names) and set(value) <= {0, 1} for value in values if not _has_list(value))
-    full = full and not any(map(_has_list, values))
-    plain = full and all(type(one) is int for value in values for one in value)
-    if plain and all(len(set(value)) == len(value) for value in values):
+    flags = _are_flags(values, len(names))
+    if flags is None:
         raise DataError(
             f"{rows.path}: the labels {shown(values[0])} may be numbers of labels or 0 and 1 for each label; "
             "give the names of the labels, or 0.0 and 1.0 for each"
         )
-    if full:
-        return np.array(values, dtype=np.int64)
+    if flags:
+        return np.array([[str(one).lower() in _ON for one in value] for value in values], dtype=np.int64)
     found = np.zeros((len(values), len(names)), dtype=np.int64)
     for row, value, place in zip(found, values, rows.places):
         row[[class_number(one, names, place, "label") for one in value]] = 1
     return found
-
-
-def _has_list(values: list) -> bool:
-    return any(isinstance(one, list | dict) for one in values)
 
 
 def target_numbers(rows: Rows, values: Sequence[str]) -> np.ndarray:

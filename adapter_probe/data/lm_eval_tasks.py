@@ -73,10 +73,6 @@ def load_tasks(
         max_examples: keep a fixed random subset of at most this many rows, in the tasks' order.
         tokenizer: the tokenizer, whose chat template is used if the settings say so.
         prompting: settings of the prompts; None for the tasks' own.
-
-    Raises:
-        DataError: lm-eval is not installed, does not know a task or cannot read its data, or a task cannot be
-            scored here; the message names it.
     """
     report_unknown()  # a task may read anything
     prompting = prompting or Prompting()

@@ -64,11 +64,7 @@ class WrittenDocument:
 def read_written(
     name: str, task: Any, tokenizer: Any
 ) -> tuple[list[Request], list[WrittenDocument], list[str]]:
-    """The rows of a task whose requests are built, their documents, and the metrics that are means over rows.
-
-    Raises:
-        DataError: the task cannot be scored here.
-    """
+    """The rows of a task, their documents, and the metrics that are means over rows."""
     last = tokenizer.decode(tokenizer.eos_token_id) if tokenizer.eos_token_id is not None else ""
     rows = []
     for number, (_, own) in enumerate(groupby(task.instances, key=lambda one: one.doc_id)):

@@ -100,9 +100,6 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
 
     Args:
         splits: the splits to find; only train and validation are searched for.
-
-    Raises:
-        DataError: as `find_files`, or the only validation file is of MNLI's other genres.
     """
     wanted = [split for split in ("train", "validation") if split in splits]
     found = find_files(folder, wanted, preset.mismatched)

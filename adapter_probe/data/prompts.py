@@ -71,9 +71,6 @@ def prompts_of(
 
     Args:
         tokenizer: needed for messages only.
-
-    Raises:
-        DataError: a row has no prompt or no answer, or the tokenizer has no chat template for messages.
     """
     rows = [_prompt(row, tokenizer) for table in tables for row in table]
     refuse_unread(WRITTEN, tables)
@@ -125,9 +122,6 @@ def encode_prompts(
 
     Args:
         max_length: maximum number of tokens that the model reads at once.
-
-    Raises:
-        DataError: a prompt has no tokens, or is too long with the new tokens.
     """
     generation = requests.generation
     assert generation is not None, "rows whose answers are written say how"

@@ -51,10 +51,6 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
 
     Args:
         columns: columns that the caller will use, names or numbers from 0.
-
-    Raises:
-        DataError: the file cannot be read, is of another type, is not in this encoding, is malformed or has
-            no rows.
     """
     path = Path(path)
     refuse_unreadable(path)
@@ -92,9 +88,6 @@ def find_files(
 
     Returns:
         split to files, for those of the wanted splits that were found.
-
-    Raises:
-        DataError: the folder cannot be read, has no such file, or has several candidates for one split.
     """
     folder = Path(folder)
     try:

@@ -335,10 +335,6 @@ def request_of(row: RowOf, tokenizer: Any, turns: bool = False) -> tuple[tuple[s
 
     Args:
         turns: whether a chat is to have the turns of the assistant.
-
-    Raises:
-        DataError: the row is of no known form, or of several, or damaged; or the template does not write the
-            turns of a chat in sequence.
     """
     columns = columns_of(row)
     read = FORMS[columns].read

@@ -97,10 +97,6 @@ def requests_of(
     Args:
         max_examples: keep at most this many rows: always the same ones, drawn at random, in their order.
         turns: whether chats are to have the turns of the assistant.
-
-    Raises:
-        DataError: rows are of no known form or of several, or one is damaged; or the template does not write
-            the turns of a chat in sequence.
     """
     forms: dict[str, str] = {}  # the columns of a form, and where it was met first
     requests: list[Request] = []
@@ -146,11 +142,7 @@ def requests_with_fingerprint(
 
 
 def choose_metric(asked: str | None, requests: Requests) -> str:
-    """The given metric, or the default metric of the rows.
-
-    Raises:
-        DataError: the metric does not fit the rows.
-    """
+    """The given metric, or the default metric of the rows."""
     allowed, form = requests.metrics or requests.scored.metrics, requests.form
     writes = requests.generation is not None
     if writes and requests.metrics:  # of a task, with or without the name of a filter

@@ -112,11 +112,6 @@ def encode_requests(
         max_length: maximum number of tokens that the model reads at once.
         start: of an encoder-decoder, which reads the context and writes the continuations, framed by the
             tokenizer as in training; None of any other model.
-
-    Raises:
-        DataError: whole texts are given to an encoder-decoder, a row without a context is to be scored by a
-            tokenizer with neither a BOS nor an EOS token, or a continuation gives no token or more than the
-            model reads.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
     trees, example, n_tokens, n_cut = list[TokenTree](), list[int](), list[np.ndarray](), 0

@@ -18,9 +18,6 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
 
     Args:
         columns: from whether they are pairs of texts to the names of first text, second text and label.
-
-    Raises:
-        DataError: it is none of these, or a value is no text, number, list or mapping.
     """
     data = _as_frame_or_rows(data)
     if hasattr(data, "itertuples"):
@@ -48,11 +45,7 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
 
 
 def one_table(data: Any, split: str) -> Any:
-    """One split of several, such as of a `DatasetDict`; a mapping of columns as rows; anything else as given.
-
-    Raises:
-        DataError: there is no such split, or the columns are of unequal length.
-    """
+    """One split of several, as of a `DatasetDict`; a mapping of columns as rows; anything else as given."""
     if not isinstance(data, Mapping) or hasattr(data, "itertuples"):
         return data
     if data and all(hasattr(one, "column_names") or hasattr(one, "columns") for one in data.values()):

@@ -70,11 +70,7 @@ def is_collection(path: Path) -> bool:
 
 
 def files_of_collection(folder: Path, split: str) -> tuple[str, ...]:
-    """The corpus, the queries and the judgements of a split: its own, or else the only ones.
-
-    Raises:
-        DataError: there are none, or several.
-    """
+    """The corpus, the queries and the judgements of a split: its own, or else the only ones."""
     found = sorted((folder / QRELS).glob("*.tsv"))
     names = ("validation", "dev") if split == "validation" else (split,)
     own = [path for path in found if path.stem in names] or found
@@ -135,20 +131,6 @@ def triplets_of(
     tables: Sequence[Rows], name: str, max_examples: int | None, dot: bool
 ) -> tuple[Split, Texts, Combine]:
     """Queries with a similar text, and texts that are not similar."""
-    split, rows = contrasts_of(tables, name, max_examples)
-    places = _places()
-    found = [[places[text] for text in row] for row in rows]
-    most = max(map(len, found))
-    padded = np.array([one + [-1] * (most - len(one)) for one in found], dtype=np.int64)
-    return split, list(places), Similarities(padded, dot)
-
-
-def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) -> tuple[Split, list[Texts]]:
-    """Every row's query, similar text, and, where there are columns of them, texts that are not similar.
-
-    Raises:
-        DataError: a value is no text, or a row has no negative text beside others that have.
-    """
     found: list[Texts] = []
     negatives = [name for table in tables for name in _negatives(table.every_name)]
     for row in _chosen([row for table in tables for row in table], max_examples):
@@ -165,8 +147,11 @@ def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) ->
             )
         found.append([(text, "document" if number else "query") for number, text in enumerate(texts)])
     _refuse_others(TRIPLETS if negatives else RETRIEVED, tables)
-    content = [[text for text, _ in row] for row in found]
-    return _split(tuple(texts[0] for texts in content), name, content), found
+    content, places = [[text for text, _ in row] for row in found], _places()
+    most = max(map(len, found))
+    padded = [[places[text] for text in row] + [-1] * (most - len(row)) for row in found]
+    split = _split(tuple(texts[0] for texts in content), name, content)
+    return split, list(places), Similarities(np.array(padded, dtype=np.int64), dot)
 
 
 def _refuse_others(form: DataForm, tables: Sequence[Rows]) -> None:
@@ -189,9 +174,6 @@ def retrieval_of(
 
     Returns:
         the queries, the distinct texts, what scores the rankings, and what is left out, one phrase each.
-
-    Raises:
-        DataError: a value is no text, an index of no query or document, or the corpus is empty.
     """
     collected = "_id" in tables[0].names
     corpus, queries, judged = _collection(tables) if collected else _of_positives(tables)

@@ -98,9 +98,6 @@ def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
 
     Args:
         max_examples: maximum number of rows to keep; None for all.
-
-    Raises:
-        DataError: `max_examples` is less than 1.
     """
     if max_examples is not None and max_examples < 1:
         raise DataError(f"the number of examples must be at least 1, got {max_examples}")

@@ -84,12 +84,7 @@ def form_of_questions(spec: TaskSpec) -> DataForm:
 
 
 def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:
-    """The questions of some rows of a split.
-
-    Raises:
-        DataError: a question, context or answer is missing or malformed, or an answer is not in its context;
-            the message says in which file and where.
-    """
+    """The questions of some rows of a split."""
     questions, contexts = rows.texts(spec.columns.text), rows.texts(spec.columns.text_b)
     answers = [
         _answers(place, value, context)
@@ -200,9 +195,6 @@ def encode_windows(
 
     Args:
         tokenizer: a tokenizer that puts the first text before the second.
-
-    Raises:
-        DataError: the settings leave no room for a context, or this version of tokenizers drops windows.
     """
     if (version := importlib.metadata.version("tokenizers")) in _LOSING:
         raise DataError(f"tokenizers {version} drops windows of long contexts; install another version")

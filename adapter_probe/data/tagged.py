@@ -142,11 +142,7 @@ def form_of_words(spec: TaskSpec) -> DataForm:
 
 
 def assemble_tagged(spec: TaskSpec, split: str, rows: Rows) -> Tagged:
-    """Words and tags of some rows of a split.
-
-    Raises:
-        DataError: a row has no words, another number of tags, or an unknown tag.
-    """
+    """Words and tags of some rows of a split."""
     words, tags = [], []
     columns = zip(rows.column(spec.columns.text), rows.column(spec.columns.label), rows.places)
     for tokens, own, place in columns:
@@ -162,11 +158,7 @@ def assemble_tagged(spec: TaskSpec, split: str, rows: Rows) -> Tagged:
 
 
 def encode_words(tokenizer: Any, rows: Tagged, max_length: int) -> tuple[Encoded, Words]:
-    """Tokenise sentences in one call, and find the first piece of every word.
-
-    Raises:
-        DataError: the tokenizer does not say which word a token belongs to, or a sentence has no tokens.
-    """
+    """Tokenise sentences in one call, and find the first piece of every word."""
     if not getattr(tokenizer, "is_fast", False):
         raise DataError("tags need a fast tokenizer, which says to which word a token belongs")
     batch = tokenizer(

@@ -79,7 +79,7 @@ def given_task(
         return replace(task, columns=columns, preset=None, encoding=encoding)
     if unlabelled and files and task.about.one_class:
         with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
-            own = given_task(task, files, split, checkpoint, encoding, label_names, categories, reads=reads)
+            own = given_task(task, files, split, checkpoint, encoding, reads=reads)
             given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})
             load_split(replace(given, validation_share=0.0, encoding=encoding), split)
             if own.kind == task.kind:
@@ -92,13 +92,20 @@ def given_task(
         raise records_no_data(checkpoint, task.about.is_language_model)
     if task.about.is_language_model:  # whose rows determine how they are scored
         return task
+    return _of_labels(task, files, split, checkpoint, encoding)
+
+
+def _of_labels(
+    task: TaskSpec, files: Sequence[str | Path], split: str, checkpoint: str | Path, encoding: str
+) -> TaskSpec:
+    """The task of a head, as the columns and labels of files say it; see `given_task`."""
     if kind_of := _KIND_OF_ROWS.get(task.kind):
-        kind = kind_of(read_source(files[0], (), encoding, reads).every_name)
+        kind = kind_of(read_source(files[0], (), encoding, task.reads).every_name)
         if kind is not None:
             return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)
         task = replace(task, kind="regression")
     if task.about.has_classes:
-        rows = read_source(files[0], (), encoding, reads)
+        rows = read_source(files[0], (), encoding, task.reads)
         if task.about.of_words:
             metric = tag_metric(task.label_names)
             return replace(task, metric=metric, columns=tag_columns(rows), encoding=encoding)
@@ -106,7 +113,13 @@ def given_task(
         if not task.about.one_class or holds_lists(rows, columns.label):
             metric = default_metric("multilabel")
             return replace(task, kind="multilabel", metric=metric, columns=columns, encoding=encoding)
-    found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding, reads=reads)  # type: ignore[arg-type]
+    found = find_task(
+        **{split: files},
+        kind=task.kind,
+        name=task.name,
+        encoding=encoding,
+        reads=task.reads,  # type: ignore[arg-type]
+    )
     if task.about.has_classes:
         found = replace(found, label_names=_names(task, found, files, checkpoint))
     return found
@@ -169,26 +182,23 @@ def _names(
     task: TaskSpec, found: TaskSpec, files: Sequence[str | Path], checkpoint: str | Path
 ) -> tuple[str, ...]:
     """The labels as written in the files, in the order of the head's outputs."""
-    numbers = tuple(str(number) for number in range(len(task.label_names)))
-    in_files = set(found.label_names)
+    numbers = tuple(map(str, range(len(task.label_names))))
     by_name = {name.casefold(): name for name in found.label_names}
     named = tuple(by_name.get(name.casefold(), name) for name in task.label_names)
     for names in (named, numbers):
-        if in_files <= set(names):
+        if set(found.label_names) <= set(names):
             return names
     unnamed = task.label_names == numbers
-    if (
-        unnamed and found.label_names == KNOWN_TASKS["cola"].label_names
-    ):  # the labels are numbers in the files
+    if unnamed and found.label_names == KNOWN_TASKS["cola"].label_names:  # the files have numbers
         return found.label_names
-    known = ", ".join(task.label_names)
+    last = len(numbers) - 1
+    allowed = (
+        "which it does not name; name them in their order with --label-names, or give labels from 0 to "
+        f"{last}"
+        if unnamed
+        else f"{', '.join(task.label_names)}; allowed are these, or 0 to {last}"
+    )
     raise DataError(
         f"{', '.join(map(str, files))}: the labels {', '.join(found.label_names)} are not those of "
-        f"checkpoint {checkpoint}, whose head has {len(numbers)} outputs, "
-        + (
-            "which it does not name; name them in their order with --label-names, or give labels from 0 to "
-            f"{len(numbers) - 1}"
-            if unnamed
-            else f"{known}; allowed are these, or 0 to {len(numbers) - 1}"
-        )
+        f"checkpoint {checkpoint}, whose head has {len(numbers)} outputs, {allowed}"
     )

@@ -67,9 +67,6 @@ def locate_task(task: str | Path | None, data: str | Path | None = None) -> tupl
 
     Args:
         task: a preset's name (``cola``, ``glue/cola``) or a folder; None if `data` is sufficient.
-
-    Raises:
-        DataError: there is neither a folder nor a preset of that name.
     """
     if task is None:
         return None, None if data is None else Path(data)
@@ -113,9 +110,6 @@ def find_task(
         validation_share: fraction of the training rows to hold out as the validation split, which then has
             no files.
         reads: see `TaskSpec`.
-
-    Raises:
-        DataError: no data are found, or they cannot be read as one task; the message gives the reason.
     """
     if folder is not None and Path(folder).is_file():
         train, folder = train or folder, None
@@ -199,9 +193,6 @@ def load_with_question(
         max_examples: keep a fixed random subset of at most this many rows (files may be sorted), in the
             files' order; a smaller subset is contained in every larger one.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
-
-    Raises:
-        DataError: the task has no such split, its files cannot be read as the task says, or they changed.
     """
     rows = Rows.joined(read_split(spec, split))
     loaded = _all_rows(spec, split, rows)

@@ -38,9 +38,6 @@ def encode_training(
 
     Returns:
         tokens, and in `scored` the places of those that the loss is of.
-
-    Raises:
-        DataError: a row gives no token to train on, see `encode_requests`.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
     ids, scored, sources, n_cut = [], [], [], 0
