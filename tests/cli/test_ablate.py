@@ -1,4 +1,4 @@
-"""`adapter-probe ablate` end to end, against separate runs of the transformers model with hooks."""
+"""`adapter-probe ablate` end to end, against runs of the transformers model with hooks of their own."""
 
 from __future__ import annotations
 
@@ -13,74 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from exact import assert_close_in_float32
 from refusals import names
-from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, matthews_corrcoef
-from torch.nn import functional as F
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from truth import native_logits
 
 from adapter_probe.wording import ALL_OFF
 
-N_LAYERS = 3
 SPANS = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
-
-
-class BruteForce:
-    """The transformers model, adapters as hooks, one forward a variant."""
-
-    def __init__(self, checkpoint: Path, base: Path):
-        self.tokenizer = AutoTokenizer.from_pretrained(base)
-        self.delta = load_file(checkpoint / "delta.safetensors")
-        self.model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2).float().eval()
-        self.pretrained = {name: p.clone() for name, p in self.model.state_dict().items()}
-
-    def logits(self, texts: list[str], off: set[tuple[int, str]], pretrained_norms: bool) -> np.ndarray:
-        """``[examples, labels]`` with the adapters at the sites `off` gone, each (layer, place)."""
-        state = {**self.pretrained, **{k: v for k, v in self.delta.items() if ".adapter." not in k}}
-        hooks = []
-        for number, layer in enumerate(self.model.bert.encoder.layer):
-            for place, output in (("attention", layer.attention.output), ("ffn", layer.output)):
-                middle = "attention.output" if place == "attention" else "output"
-                prefix = f"bert.encoder.layer.{number}.{middle}"
-                if (number, place) not in off:
-                    hooks.append(output.dense.register_forward_hook(self.adapter(prefix)))
-                elif pretrained_norms:
-                    names = [f"{prefix}.LayerNorm.{kind}" for kind in ("weight", "bias")]
-                    state |= {name: self.pretrained[name] for name in names}
-        self.model.load_state_dict(state)
-        inputs = self.tokenizer(texts, padding=True, return_tensors="pt")
-        with torch.no_grad():
-            logits = self.model(**inputs).logits.numpy()
-        for hook in hooks:
-            hook.remove()
-        return logits
-
-    def adapter(self, prefix: str) -> Callable:
-        weights = {name: self.delta[f"{prefix}.adapter.{name}"] for name in
-                   ("down.weight", "down.bias", "up.weight", "up.bias")}  # fmt: skip
-
-        def add(_module: object, _inputs: object, x: torch.Tensor) -> torch.Tensor:
-            inner = F.gelu(F.linear(x, weights["down.weight"], weights["down.bias"]))
-            return x + F.linear(inner, weights["up.weight"], weights["up.bias"])
-
-        return add
-
-
-@pytest.fixture(scope="module")
-def brute_force(trained: Path, tiny_base: Callable[..., Path]) -> BruteForce:
-    return BruteForce(trained, tiny_base("bert"))
 
 
 def rows_of(file: Path) -> tuple[list[str], np.ndarray]:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     return [row["text"] for row in rows], np.array([row["label"] == "positive" for row in rows], dtype=int)
-
-
-def sites_off(span: tuple[int, int], places: tuple[str, ...], complement: bool) -> set[tuple[int, str]]:
-    inside = range(span[0], span[1] + 1)
-    return {(n, place) for n in range(N_LAYERS) for place in places if (n in inside) != complement}
 
 
 @dataclass
@@ -109,68 +54,53 @@ def ablate(program, trained, tmp_path) -> Callable[..., Ablated]:
     return run
 
 
-def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], intact, labels, score) -> None:
-    intact_score = score(labels, intact.argmax(1))
+def check_spans(ablated: Ablated, logits: np.ndarray, labels: np.ndarray, score: Callable) -> None:
+    """Tables and summary against logits ``[intact and spans, examples, labels]``."""
+    intact_score = score(labels, logits[0].argmax(1))
     assert list(ablated.spans[0]) == [
         "first", "last", "n_layers", "score", "delta_points", "n_examples", "ci_low_points", "ci_high_points",
         "p_value", "p_holm", "significant", "n_nonfinite", "bound_low_points", "interaction_points",
         "interaction_low_points", "interaction_high_points", "non_monotone",
     ]  # fmt: skip
     assert [(int(row["first"]), int(row["last"])) for row in ablated.spans] == SPANS
-    for row, span in zip(ablated.spans, SPANS):
-        expected = score(labels, logits[span].argmax(1))
+    for row, span, own in zip(ablated.spans, SPANS, logits[1:]):
+        expected = score(labels, own.argmax(1))
         assert int(row["n_layers"]) == span[1] - span[0] + 1
         assert int(row["n_examples"]) == len(labels)
         assert float(row["score"]) == pytest.approx(expected, abs=1e-12)
         assert float(row["delta_points"]) == pytest.approx(100 * (expected - intact_score), abs=1e-9)
+    assert len({row["score"] for row in ablated.spans}) > 2, "the ablation should matter"
     assert ablated.summary["intact_score"] == pytest.approx(intact_score)
+    assert ablated.summary["removed_score"] == pytest.approx(score(labels, logits[3].argmax(1)))
 
 
 @pytest.mark.parametrize(
-    ("options", "places", "complement", "pretrained", "split"),
+    ("files", "metric", "score"),
     [
-        pytest.param((), ("attention", "ffn"), False, False, "train", marks=pytest.mark.slow),
-        (("--complement", "--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), True, True, "validation"),
+        (("validation", "train"), "mcc", matthews_corrcoef),
+        pytest.param(("train",), None, accuracy_score, marks=pytest.mark.slow),
     ],
 )
-def test_every_example_under_every_variant(
-    options, places, complement, pretrained, split, ablate, brute_force, tiny_task
-):
-    """`tests/probe/test_ablation.py` has further variants."""
-    texts, labels = rows_of(tiny_task / f"{split}.jsonl")
-    off = {span: sites_off(span, places, complement) for span in SPANS}
-    wanted = {span: brute_force.logits(texts, sites, pretrained) for span, sites in off.items()}
-    intact = brute_force.logits(texts, set(), pretrained)
-    none = brute_force.logits(texts, sites_off((0, 2), places, False), pretrained)
-
-    ablated = ablate("--split", split, *options)
-    rows = [intact, *wanted.values(), *([none] if complement else [])]
-    assert ablated.arrays["logits"].shape == (len(rows), len(texts), 2)
-    assert_close_in_float32(ablated.arrays["logits"], rows, layers=3)
+def test_every_example_under_every_span(files, metric, score, ablate, trained, tiny_base, tiny_task):
+    """`tests/probe/test_ablation.py` has other variants; without a metric, a split of the task is scored."""
+    paths = [tiny_task / f"{file}.jsonl" for file in files]
+    texts, labels = (np.concatenate(both) for both in zip(*map(rows_of, paths)))
+    spans = np.array([(-1, -1), *SPANS])
+    wanted = native_logits(trained, tiny_base("bert"), texts.tolist(), spans)
+    given = [part for path in paths for part in ("--data", path)] + ["--metric", metric]
+    ablated = ablate(*(given if metric else ["--split", *files]))
+    assert_close_in_float32(ablated.arrays["logits"], wanted, layers=3)
     assert np.array_equal(ablated.arrays["labels"], labels)
-    assert ablated.arrays["spans"].tolist() == [
-        [-1, -1],
-        *map(list, SPANS),
-        *([[-1, -1]] if complement else []),
-    ]
-    check_spans(ablated, wanted, intact, labels, accuracy_score)
-    scores = {row["score"] for row in ablated.spans}
-    assert len(scores) > 2, "the ablation should matter, or this test shows little"
-    assert ablated.summary["removed_score"] == pytest.approx(accuracy_score(labels, none.argmax(1)))
-    assert ablated.summary["majority_score"] == 0.5
+    assert ablated.arrays["spans"].tolist() == spans.tolist()
+    check_spans(ablated, wanted, labels, score)
+    assert ablated.summary["metric"] == metric or ablated.summary["majority_score"] == 0.5
 
 
-def test_files_and_a_metric_of_their_own(ablate, brute_force, tiny_task):
-    files = [tiny_task / f"{split}.jsonl" for split in ("validation", "train")]
-    (texts, labels), (more, others) = map(rows_of, files)
-    texts, labels = [*texts, *more], np.concatenate([labels, others])
-    ablated = ablate("--data", files[0], "--data", files[1], "--metric", "mcc")
-    assert np.array_equal(ablated.arrays["labels"], labels)
-    wanted = {
-        span: brute_force.logits(texts, sites_off(span, ("attention", "ffn"), False), False) for span in SPANS
-    }
-    check_spans(ablated, wanted, brute_force.logits(texts, set(), False), labels, matthews_corrcoef)
-    assert ablated.summary["metric"] == "mcc"
+def test_options_are_those_of_the_study(ablate):
+    options = {"sites": "ffn", "layernorm": "pretrained", "precision": "float64"}
+    given = [part for name, value in options.items() for part in (f"--{name}", value)]
+    about = ablate("--max-examples", 4, "--complement", *given).about
+    assert about["settings"].items() >= {**options, "complement": True}.items()
 
 
 # --- where things go

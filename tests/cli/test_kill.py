@@ -31,7 +31,8 @@ def deadly(*arguments):
     return result
 setattr(os, name, deadly)
 """
-RESULTS = ("spans.csv", "predictions.npz", "summary.json")
+ABLATED = ("spans.csv", "predictions.npz", "summary.json")
+TRAINED = ("adapter_probe.json", "delta.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +41,15 @@ def ablation(trained: Path) -> tuple[object, ...]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(program, ablation, tmp_path_factory) -> dict[str, bytes]:
-    """What an undisturbed ablation leaves."""
+def undisturbed(program, ablation, trained, tmp_path_factory) -> dict[str, bytes]:
+    """What an undisturbed ablation and an undisturbed training leave."""
     out = tmp_path_factory.mktemp("undisturbed")
     assert program(*ablation, "--out", out, before=SMALL_PARTS).code == 0
-    return results(out)
+    return results(out, ABLATED) | results(trained, TRAINED)
 
 
-def results(out: Path) -> dict[str, bytes]:
-    return {name: (out / name).read_bytes() for name in RESULTS}
+def results(out: Path, names: tuple[str, ...] = ABLATED) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in names}
 
 
 def parts(out: Path) -> dict[str, int]:
@@ -56,38 +57,37 @@ def parts(out: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "after", "ending"),
+    ("name", "number", "after", "ending", "left"),
     [
-        ("write", 1, True, ""),
-        ("replace", 1, False, ".npz"),
-        ("fsync", 9, False, ""),
-        ("replace", 1, False, "spans.csv"),
-        ("replace", 1, True, "spans.csv"),
-        ("replace", 1, False, "summary.json"),
+        ("write", 1, True, "", ABLATED),
+        ("replace", 1, False, ".npz", ABLATED),
+        ("fsync", 9, False, "", ABLATED),
+        ("replace", 1, False, "spans.csv", ABLATED),
+        ("replace", 1, True, "spans.csv", ABLATED),
+        ("replace", 1, False, "summary.json", ABLATED),
+        ("replace", 2, False, ".npz", TRAINED),
+        ("replace", 1, False, "delta.safetensors", TRAINED),
+        ("replace", 1, False, "adapter_probe.json", TRAINED),
+        ("replace", 1, True, "adapter_probe.json", TRAINED),
     ],
 )
-def test_killed_at_a_system_call(name, number, after, ending, program, ablation, undisturbed, tmp_path):
-    deadly = SMALL_PARTS + DIE.format(name, number, after, ending)
-    killed = program(*ablation, "--out", tmp_path, before=deadly)
+def test_killed_at_a_system_call(
+    name, number, after, ending, left, program, ablation, train_arguments, undisturbed, tmp_path
+):
+    arguments = (*(ablation if left is ABLATED else train_arguments), "--out", tmp_path)
+    killed = program(*arguments, before=SMALL_PARTS + DIE.format(name, number, after, ending))
     assert killed.code == -signal.SIGKILL
     kept = parts(tmp_path)
-    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
-    assert results(tmp_path) == undisturbed
+    is_trained = (tmp_path / "adapter_probe.json").exists()
+    assert is_trained == (after and left is TRAINED)
+    assert program(*arguments, before=SMALL_PARTS).code == 0
+    assert results(tmp_path, left).items() <= undisturbed.items()
     assert kept.items() <= parts(tmp_path).items()  # finished parts were used, not written anew
     assert not list(tmp_path.rglob("*.tmp"))
+    assert not (is_trained and list(tmp_path.rglob("*.npz")))  # the state is of no more use
 
 
-def test_a_damaged_part_is_computed_again(program, ablation, undisturbed, tmp_path):
-    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
-    part = tmp_path / "parts" / "part-00003.npz"
-    part.write_bytes(part.read_bytes()[:100])
-    outcome = program(*ablation, "--out", tmp_path, before=SMALL_PARTS)
-    assert outcome.code == 0
-    assert f"{part} is damaged" in outcome.stderr
-    assert results(tmp_path) == undisturbed
-
-
-def test_ctrl_c(program, ablation, undisturbed, tmp_path):
+def test_ctrl_c_and_a_damaged_part(program, ablation, undisturbed, tmp_path):
     before = (
         SMALL_PARTS
         + """
@@ -106,28 +106,9 @@ general.ModelRunner.outputs = interrupted
     assert (outcome.code, outcome.stdout) == (130, "")
     assert outcome.stderr.replace("\r", "\n").strip().split("\n")[-1].startswith("adapter-probe: interrupted")
     assert "Traceback" not in outcome.stderr
-    assert parts(tmp_path)
-    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
-    assert results(tmp_path) == undisturbed
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "after", "ending"),
-    [
-        ("replace", 2, False, ".npz"),
-        ("replace", 1, False, "delta.safetensors"),
-        ("replace", 1, False, "adapter_probe.json"),
-        ("replace", 1, True, "adapter_probe.json"),
-    ],
-)
-def test_a_training_killed_at_a_system_call(
-    name, number, after, ending, program, train_arguments, trained, tmp_path
-):
-    killed = program(*train_arguments, "--out", tmp_path, before=DIE.format(name, number, after, ending))
-    assert killed.code == -signal.SIGKILL
-    assert (tmp_path / "adapter_probe.json").exists() == after
-    assert program(*train_arguments, "--out", tmp_path).code == 0
-    for file in ("adapter_probe.json", "delta.safetensors"):
-        assert (tmp_path / file).read_bytes() == (trained / file).read_bytes()
-    assert not list(tmp_path.rglob("*.tmp"))
-    assert not (after and list(tmp_path.rglob("*.npz")))  # the state is of no more use
+    part = tmp_path / "parts" / min(parts(tmp_path))
+    part.write_bytes(part.read_bytes()[:100])
+    outcome = program(*ablation, "--out", tmp_path, before=SMALL_PARTS)
+    assert outcome.code == 0
+    assert f"{part} is damaged" in outcome.stderr
+    assert results(tmp_path).items() <= undisturbed.items()

@@ -1,7 +1,7 @@
 """Calls of the public functions with one or two arguments replaced by something odd.
 
-Runs in a child of `forked`: exit code 2 and one line, as the commands give, or the call goes through. What an
-ablation then holds is compared with the undisturbed one.
+Runs in a child of `program`: exit code 2 and one line, as the commands give, or the call goes through. What
+an ablation then holds is compared with the undisturbed one.
 """
 
 from __future__ import annotations

@@ -1,31 +1,20 @@
-"""The program with everything loaded, and the unchanged inputs."""
+"""The unchanged inputs, which the program makes: it has everything loaded before it forks."""
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forked import ForkedProgram
 from language_models import make_model, write_rows
+from program import Program, program  # noqa: F401 (fixture)
 from subjects import SWEEP, TRADEOFF
 
 
 @pytest.fixture(scope="session")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedProgram]:
-    """The program, which forks."""
-    if not hasattr(os, "fork"):
-        pytest.skip("needs POSIX")
-    made = ForkedProgram(tmp_path_factory.mktemp("forked"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="session")
 def sources(
-    forked: ForkedProgram,
+    program: Program,  # noqa: F811
     tiny_base: Callable[..., Path],
     tiny_task: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -61,5 +50,5 @@ def sources(
         ["report", folder / "out", folder / "sweep", "-o", folder / "report.html"],
         ["report", folder / "tradeoff", "-o", folder / "report.html"],
     ):  # fmt: skip
-        forked.warm(arguments)
+        assert program(*arguments).code == 0
     return folder

@@ -51,14 +51,14 @@ def original(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", calls())
-def test_one_line_or_the_right_numbers(name: str, original: Path, forked, tmp_path: Path):
+def test_one_line_or_the_right_numbers(name: str, original: Path, program, tmp_path: Path):
     failures, n = [], max(1, round(TOTAL / 60))
     for number in range(n) if not ONLY else map(int, ONLY.split(",")):
         seed = f"{SEED}/arguments/{name}/{number}"
         _, done = draw(name, random.Random(seed))
         place = shutil.copytree(original, tmp_path / str(number))
         code = CODE.format(folder=str(Path(__file__).parent), name=name, seed=seed)
-        outcome = forked([], folder=place, before=code, seconds=MOST_WAITED)
+        outcome = program.start(folder=place, before=code).result(MOST_WAITED)
         verdict = judge(Judge, place, outcome, done)
         if verdict.kind == "failure":
             failures.append(f"{number}: {done}: {verdict.words}")

@@ -75,7 +75,8 @@ def judge(subject: Subject, place: Path, outcome, done: str) -> Verdict:
 
 def run(subject: Subject, program, place: Path):
     """A command on an input, with limits."""
-    return program(subject.command, folder=place, before=LIMITS + subject.before, seconds=MOST_WAITED)
+    started = program.start(*subject.command, folder=place, before=LIMITS + subject.before)
+    return started.result(MOST_WAITED)
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda subject: subject.name)
@@ -84,18 +85,18 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def original(subject, forked, sources, tmp_path_factory) -> Path:
+def original(subject, program, sources, tmp_path_factory) -> Path:
     """The input as it is, ablated once: copied for every mutation."""
     place = tmp_path_factory.mktemp(subject.name)
     subject.lay(place, sources)
-    outcome = run(subject, forked, place)
+    outcome = run(subject, program, place)
     assert outcome.code == 0, outcome
     subject.judge(place, "")
     shutil.copytree(place / "out", place / "undisturbed")
     return place
 
 
-def test_one_line_or_the_right_numbers(subject, original, forked, tmp_path):
+def test_one_line_or_the_right_numbers(subject, original, program, tmp_path):
     counts: dict[str, int] = {"refused": 0, "right": 0, "failure": 0}
     failures = []
     n = max(1, round(TOTAL * subject.share / sum(one.share for one in SUBJECTS)))
@@ -112,10 +113,8 @@ def test_one_line_or_the_right_numbers(subject, original, forked, tmp_path):
         done = mutate(file, draw)
         if subject.reseal:
             subject.reseal(place, draw)
-        outcome = run(subject, forked, place)
-        verdict = (
-            judge(subject, place, outcome, done) if outcome else Verdict("failure", f"hangs {SECONDS} s")
-        )
+        outcome = run(subject, program, place)
+        verdict = judge(subject, place, outcome, done)
         counts[verdict.kind] += 1
         if os.environ.get("ADAPTER_PROBE_FUZZ_LOG"):
             with open(os.environ["ADAPTER_PROBE_FUZZ_LOG"], "a") as log:

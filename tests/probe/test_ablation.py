@@ -66,10 +66,7 @@ def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lam
     [
         {"precision": "float64"},
         pytest.param({"precision": "float32"}, marks=pytest.mark.slow),
-        pytest.param(
-            {"precision": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
-            marks=pytest.mark.slow,
-        ),
+        {"precision": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )

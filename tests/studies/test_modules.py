@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mask_loop import module_path, output, switched, tuned_modules
+from peft_folders import saved
 from refusals import naming
 from test_batches import batches_of
 from tiers import slow_unless
@@ -306,3 +307,11 @@ def test_bad_names_and_strengths(asked: dict, facts: list[str]):
     model, given = made("bert")
     with pytest.raises(AdapterProbeError, match=naming(*facts)):
         ap.ablate(model, **asked, **given)
+
+
+@pytest.mark.slow
+def test_a_sublayer_of_layers_without_two_is_refused(tmp_path):
+    sizes = {"hidden_size": 24, "num_hidden_layers": 3, "state_size": 4, "time_step_rank": 4}
+    checkpoint = saved(tmp_path, "mamba", sizes, "CAUSAL_LM", ["in_proj"])
+    with pytest.raises(AdapterProbeError, match=naming("sites='attention'", "mixer.in_proj")):
+        ap.ablate(checkpoint, data=["ab ab", "c"], sites="attention", progress=False)
