@@ -1,12 +1,11 @@
-"""The GLUE tasks and SQuAD v1.1 by name: printed names, labels and metrics."""
+"""The GLUE tasks and SQuAD v1.1 by name: printed names, labels, metrics, and where their data are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adapter_probe.metrics import Kind
 
-_NLI = ("entailment", "neutral", "contradiction")
 _ENTAILS = ("entailment", "not_entailment")
 
 
@@ -22,7 +21,10 @@ class KnownTask:
         table_metrics: metrics reported in tables, most important first.
         label_names: the classes in the hub's order: a file's 0 is the first, its 1 the second. Where the
             metric is F1, the last is the positive one.
+        texts: the hub's columns of the text, or of both texts of a pair, or of question and context.
         collection: name of the collection on the hub.
+        config: its configuration on the hub; the name of the task if it is empty.
+        validation: the hub's name of the validation split.
     """
 
     name: str
@@ -31,7 +33,10 @@ class KnownTask:
     metric: str
     table_metrics: tuple[str, ...]
     label_names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ("sentence1", "sentence2")
     collection: str = "nyu-mll/glue"
+    config: str = ""
+    validation: str = "validation"
 
     @property
     def in_glue(self) -> bool:
@@ -39,28 +44,38 @@ class KnownTask:
         return self.collection == "nyu-mll/glue"
 
 
-def _classified(name: str, label: str, metric: str, label_names: tuple[str, ...]) -> KnownTask:
-    return KnownTask(name, label, "classification", metric, (metric,), label_names)
+def _classified(name: str, label: str, metric: str, label_names: tuple[str, ...], *texts: str) -> KnownTask:
+    texts = texts or ("sentence1", "sentence2")
+    return KnownTask(name, label, "classification", metric, (metric,), label_names, texts)
 
 
+def _mnli(name: str, label: str, genres: str) -> KnownTask:
+    own = _classified(
+        name, label, "accuracy", ("entailment", "neutral", "contradiction"), "premise", "hypothesis"
+    )
+    return replace(own, config="mnli", validation=f"validation_{genres}")
+
+
+# The paper's figures have CoLA's accuracy; its tables have the Matthews correlation.
+_COLA = _classified("cola", "CoLA", "accuracy", ("unacceptable", "acceptable"), "sentence")
 KNOWN_TASKS = {
     task.name: task
     for task in (
-        # The paper's figures have CoLA's accuracy; its tables have the Matthews correlation.
-        KnownTask("cola", "CoLA", "classification", "accuracy", ("mcc",), ("unacceptable", "acceptable")),
-        _classified("sst2", "SST-2", "accuracy", ("negative", "positive")),
+        replace(_COLA, table_metrics=("mcc",)),
+        _classified("sst2", "SST-2", "accuracy", ("negative", "positive"), "sentence"),
         _classified("mrpc", "MRPC", "f1", ("not_equivalent", "equivalent")),
         KnownTask("stsb", "STS-B", "regression", "spearman", ("spearman",)),
-        _classified("qqp", "QQP", "f1", ("not_duplicate", "duplicate")),
-        _classified("mnli", "MNLI-m", "accuracy", _NLI),
-        _classified("mnli-mm", "MNLI-mm", "accuracy", _NLI),
-        _classified("qnli", "QNLI", "accuracy", _ENTAILS),
+        _classified("qqp", "QQP", "f1", ("not_duplicate", "duplicate"), "question1", "question2"),
+        _mnli("mnli", "MNLI-m", "matched"),
+        _mnli("mnli-mm", "MNLI-mm", "mismatched"),
+        _classified("qnli", "QNLI", "accuracy", _ENTAILS, "question", "sentence"),
         _classified("rte", "RTE", "accuracy", _ENTAILS),
         KnownTask(
-            "squad", "SQuAD", "extractive", "squad_f1", ("squad_f1", "exact_match"), (), "rajpurkar/squad"
+            "squad", "SQuAD", "extractive", "squad_f1", ("squad_f1", "exact_match"), (),
+            ("question", "context"), "rajpurkar/squad", "plain_text",
         ),
     )
-}
+}  # fmt: skip
 """By name, GLUE in the order of the paper's Table 1."""
 
 _ALIASES = {

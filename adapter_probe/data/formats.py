@@ -12,6 +12,7 @@ import csv
 import hashlib
 import io
 import json
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,28 +28,20 @@ TAG_COLUMNS = ("tokens", "tags")
 _NEW_DOCUMENT = "-DOCSTART-"  # in CoNLL 2003, between documents
 
 
-class Asked(Mapping[str, object]):
+class Asked(ChainMap[str, object]):
     """A record that notes which of its columns were asked for; only to look whether one is there is no use.
 
     Args:
         names: where the names are noted, for all records of a table.
     """
 
-    def __init__(self, record: Mapping[str, object], names: set[str]):
-        self._record, self._names = record, names
+    def __init__(self, record: dict[str, object], names: set[str]):
+        super().__init__(record)
+        self._names = names
 
     def __getitem__(self, name: str) -> object:
         self._names.add(name)
-        return self._record[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._record
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._record)
-
-    def __len__(self) -> int:
-        return len(self._record)
+        return super().__getitem__(name)
 
 
 @dataclass(frozen=True)

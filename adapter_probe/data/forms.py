@@ -41,34 +41,29 @@ class Role:
 
     Attributes:
         means: what they may be, such as ``the answer``.
-        names: last words of their names, in lower case.
+        names: last words of their names, in lower case, separated by blanks.
         way: what to do to have them read.
         of_numbers: whether they have numbers, so that the last word of a name is enough for these too.
     """
 
     means: str
-    names: frozenset[str]
+    names: str
     way: str
     of_numbers: bool = False
 
     def but(self, *names: str) -> Role:
         """The same without some names."""
-        return replace(self, names=self.names - set(names))
-
-
-def role(means: str, names: str, way: str, numbers: bool = False) -> Role:
-    """A role; its names are separated by blanks."""
-    return Role(means, frozenset(names.split()), way, numbers)
+        return replace(self, names=" ".join(name for name in self.names.split() if name not in names))
 
 
 def prompt_role(way: str = "write it into the column prompt") -> Role:
     """What the model may have to read first."""
-    return role("a part of the prompt", _PROMPT, way)
+    return Role("a part of the prompt", _PROMPT, way)
 
 
 def answer_role(way: str) -> Role:
     """What may be right, or wrong."""
-    return role("the answer", _ANSWER, way)
+    return Role("the answer", _ANSWER, way)
 
 
 class ExampleRows:
@@ -221,7 +216,7 @@ def role_of(column: str, roles: Sequence[Role], texts: bool = True) -> Role | No
     words = words_of(column)
     for one in roles:
         own = words[-1:] if texts or one.of_numbers else [word for word in words if word not in _RIGHT]
-        if own and one.names.issuperset(own):
+        if own and set(one.names.split()).issuperset(own):
             return one
     return None
 

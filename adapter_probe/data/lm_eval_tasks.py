@@ -7,7 +7,6 @@ that differ are not offered.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,25 +79,9 @@ def load_tasks(
     asked |= {one: getattr(prompting, one) for one in ("apply_chat_template", "system_instruction")}
     if prompting.apply_chat_template:
         asked["chat_template"] = chat_writer(tokenizer, ", ".join(entries))
-    tasks: dict[str, Any] = {}
-    for entry in entries:
-        if not is_task(entry):
-            raise DataError(f"{entry}: files and tasks of lm-eval cannot be combined; give one kind")
-        for wanted in entry.removeprefix(PREFIX).split(","):
-            found = _open(wanted, prompting.num_fewshot)
-            if twice := tasks.keys() & found.keys():
-                raise DataError(f"{entry}: lm-eval task {min(twice)!r} is given twice; give every task once")
-            tasks |= found
-    read = {task_name: _read(task_name, task, asked, tokenizer) for task_name, task in tasks.items()}
-    forms = {form: task_name for task_name, (form, *_) in read.items()}
-    if len(forms) > 1:
-        raise DataError(
-            f"lm-eval tasks {listed(forms.values())} have rows of form {listed(forms)}; give one at a time"
-        )
-    ((form, first),) = forms.items()
-    metrics = [m for m in read[first][3] if all(m in offered for *_, offered in read.values())]
-    if not metrics:
-        raise DataError(f"lm-eval tasks {listed(read)} have no metric in common; give one at a time")
+    opened = _opened(entries, prompting.num_fewshot)
+    read = {task_name: _read(task_name, task, asked, tokenizer) for task_name, task in opened.items()}
+    form, metrics = _in_common({one: (of_task[0], of_task[3]) for one, of_task in read.items()})
     rows = [
         replace(row, group=task_name if len(read) > 1 else "")
         for task_name, (_, own, *_) in read.items()
@@ -112,6 +95,34 @@ def load_tasks(
         made, metrics=tuple(metrics), templated=prompting.apply_chat_template, documents=tuple(documents),
         generation=_generation_of(documents) if ROW_FORMS[form].are_written else None,
     )  # fmt: skip
+
+
+def _opened(entries: Sequence[str], num_fewshot: int | None) -> dict[str, Any]:
+    """The library's tasks by their names."""
+    tasks: dict[str, Any] = {}
+    for entry in entries:
+        if not is_task(entry):
+            raise DataError(f"{entry}: files and tasks of lm-eval cannot be combined; give one kind")
+        for wanted in entry.removeprefix(PREFIX).split(","):
+            found = _open(wanted, num_fewshot)
+            if twice := tasks.keys() & found.keys():
+                raise DataError(f"{entry}: lm-eval task {min(twice)!r} is given twice; give every task once")
+            tasks |= found
+    return tasks
+
+
+def _in_common(tasks: Mapping[str, tuple[Form, Sequence[str]]]) -> tuple[Form, list[str]]:
+    """The form of rows and the metrics that tasks have in common."""
+    forms = {form: name for name, (form, _) in tasks.items()}
+    if len(forms) > 1:
+        raise DataError(
+            f"lm-eval tasks {listed(forms.values())} have rows of form {listed(forms)}; give one at a time"
+        )
+    ((form, first),) = forms.items()
+    metrics = [metric for metric in tasks[first][1] if all(metric in own for _, own in tasks.values())]
+    if not metrics:
+        raise DataError(f"lm-eval tasks {listed(tasks)} have no metric in common; give one at a time")
+    return form, metrics
 
 
 def _generation_of(documents: Sequence[Any]) -> Generation:
@@ -218,38 +229,13 @@ class _Document:
         choices = tuple(text[len(delimiter) :] for text in continuations)
         return Request(context, choices, delimiter, self._gold(offered[0]))
 
-    @property
-    def doc(self) -> Any:
-        """The document itself."""
-        return self.instances[0].doc
-
-    @property
-    def target(self) -> Any:
-        """The right answer, as the task gives it."""
-        return self.task.doc_to_target(self.doc)
-
-    @property
-    def num_fewshot(self) -> int:
-        """Number of worked examples before it."""
-        return int(self.task.get_config("num_fewshot") or 0)
-
-    @property
-    def version(self) -> Any:
-        """The task's version."""
-        return self.task.VERSION
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The task's configuration as plain JSON."""
-        return json.loads(json.dumps(self.task.dump_config(), default=str))
-
     def error(self, what: str) -> DataError:
         return DataError(f"lm-eval task {self.name!r} row {self.number}: {what}")
 
     def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
         """The result of the task's `process_results` for log-likelihoods."""
         results = list(sums) if self.form.are_texts else [(value, greedy) for value in sums]
-        return self.task.process_results(self.doc, results)
+        return self.task.process_results(self.instances[0].doc, results)
 
     def drawn(self, draw: int) -> list[float]:
         """Random log-likelihoods, in proportion to the choices' lengths, so that each choice can win."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Items, add_arrays
 from adapter_probe.data.formats import RowOf, Rows, is_text
-from adapter_probe.data.forms import DataForm, parts_in, prompt_role, refuse_unread, role
+from adapter_probe.data.forms import DataForm, Role, parts_in, prompt_role, refuse_unread
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.naming import ANSWERED, how_to_read
 from adapter_probe.data.request_rows import Request, chat_prompt
@@ -27,7 +27,7 @@ _MEANS += "ending endings candidate candidates expected truth reference referenc
 WRITTEN = DataForm(
     "prompts whose answers are written", "what the model writes",
     (
-        role("what is right", _MEANS, "name it answer (a text or a number, not the number of a choice), or "
+        Role("what is right", _MEANS, "name it answer (a text or a number, not the number of a choice), or "
              "answers with a list; choices are scored without --generate, as context, choices and gold"),
         prompt_role(),
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from adapter_probe.data.formats import READERS, RowOf, is_text
-from adapter_probe.data.forms import DataForm, answer_role, parts_in, prompt_role, role
+from adapter_probe.data.forms import DataForm, Role, answer_role, parts_in, prompt_role
 from adapter_probe.data.naming import ANSWERED, SCORED, are_choices, how_to_read
 from adapter_probe.errors import DataError, listed, one_line
 from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm
@@ -237,7 +237,7 @@ _PREFERENCE = DataForm(
     (
         prompt_role(),
         answer_role("name what is preferred chosen and the other answer rejected"),
-        role("the reference's", "logps", f"name both {' and '.join(REFERENCES)}", numbers=True),
+        Role("the reference's", "logps", f"name both {' and '.join(REFERENCES)}", of_numbers=True),
     ),
     also=(("prompt", ", after `prompt`"),), layouts=SCORED,
 )  # fmt: skip

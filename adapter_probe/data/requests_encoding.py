@@ -118,14 +118,14 @@ def encode_requests(
     for number, request in enumerate(requests.rows):
         try:
             made = encoder.texts(request, requests)
-            source = encoder.source(request)
+            source, source_is_cut = encoder.source(request)
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         trees += [replace(grow_tree(texts, max_length), source=source) for texts in made]
         example += [number] * len(made)
         n_tokens.append(np.sum([[len(scored) for _, scored in texts] for texts in made], axis=0))
-        n_cut += any(len(before) + len(own) > max_length + 1 for texts in made for before, own in texts)
-        n_cut += source is not None and encoder.is_cut(request)
+        longest = max(len(before) + len(own) for texts in made for before, own in texts)
+        n_cut += source_is_cut if source is not None else longest > max_length + 1
     return replace(_encoded(trees, example, n_tokens), n_cut=n_cut)
 
 
@@ -200,12 +200,9 @@ class Encoder:
         added = next((n for n, own in enumerate(reversed(found["special_tokens_mask"])) if not own), 0)
         return ids[: len(ids) - added]
 
-    def source(self, _: Request) -> None:
-        """No text is read apart from the continuations."""
-
-    def is_cut(self, _: Request) -> bool:
-        """No text is read apart from the continuations."""
-        return False
+    def source(self, _: Request) -> tuple[None, bool]:
+        """No text is read apart from the continuations, and so none is cut."""
+        return None, False
 
     def texts(self, request: Request, of: Requests) -> list[list[Text]]:
         """What is scored of a request, one list for each window of a whole text."""
@@ -296,18 +293,16 @@ class Pairs:
     start: Start
     max_length: int
 
-    def source(self, request: Request) -> np.ndarray:
-        """The context's tokens, those of its beginning if there are too many."""
+    def source(self, request: Request) -> tuple[np.ndarray, bool]:
+        """The context's tokens, those of its beginning if there are too many, and whether there are."""
         text, framed = request.context, request.framed
-        ids = self.tokenizer(text, add_special_tokens=framed, truncation=True, max_length=self.max_length)
-        if not ids["input_ids"]:
+        whole, ids = (
+            self.tokenizer(text, add_special_tokens=framed, verbose=False, **how)["input_ids"]
+            for how in ({}, {"truncation": True, "max_length": self.max_length})
+        )
+        if not ids:
             raise Unfit(f"the prompt {shown(text)} has no tokens")
-        return np.array(ids["input_ids"], dtype=np.int64)
-
-    def is_cut(self, request: Request) -> bool:
-        """Whether the encoder does not read the whole context."""
-        ids = self.tokenizer(request.context, add_special_tokens=request.framed, verbose=False)
-        return len(ids["input_ids"]) > self.max_length
+        return np.array(ids, dtype=np.int64), len(whole) > self.max_length
 
     def texts(self, request: Request, of: Requests) -> list[list[Text]]:
         """The decoder's first token and the continuation, of every choice."""

@@ -21,7 +21,6 @@ from adapter_probe.data.forms import (
     prompt_role,
     refuse_disagreeing,
     refuse_unread,
-    role,
 )
 from adapter_probe.data.labels import Split
 from adapter_probe.data.naming import COMPARED
@@ -38,12 +37,12 @@ _QUERY, _GAIN = ("query", "anchor"), ("relevance", "label", "score")
 _JUDGED = ("query-id", "corpus-id", "score")
 _NEGATIVE = re.compile(r"negatives?(_\d+)?")
 _OTHERS: tuple[Role, ...] = (
-    role("a text that is not similar", "negative negatives neg negs", "name it negative, or of several "
+    Role("a text that is not similar", "negative negatives neg negs", "name it negative, or of several "
          "negative_1, negative_2, ..."),
-    role("another similar text", "positive positives pos", "give each its own row"),
-    role("the query", "query anchor question", "keep one of them"),
-    role("a prompt of the query", "instruction instructions prompt", "write it before each query"),
-    role("a label", "label labels score similarity relevance", "name the texts sentence1 and sentence2 and "
+    Role("another similar text", "positive positives pos", "give each its own row"),
+    Role("the query", "query anchor question", "keep one of them"),
+    Role("a prompt of the query", "instruction instructions prompt", "write it before each query"),
+    Role("a label", "label labels score similarity relevance", "name the texts sentence1 and sentence2 and "
          "their similarity score"),
 )  # fmt: skip
 TRIPLETS = DataForm("triplets", "is `positive` nearer than the negatives", _OTHERS, also=(

@@ -199,12 +199,10 @@ def encode_windows(
     if (version := importlib.metadata.version("tokenizers")) in _LOSING:
         raise DataError(f"tokenizers {version} drops windows of long contexts; install another version")
     room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
-    if settings.max_question < 1:
-        raise DataError(f"a question must keep at least 1 token, got {settings.max_question}")
-    if settings.stride < 0 or room <= settings.stride:
+    if room <= settings.stride:
         raise DataError(
             f"windows of {settings.max_length} tokens leave {room} for the context next to a question of "
-            f"{settings.max_question}; the stride is {settings.stride}, expected 0 or more and less than that"
+            f"{settings.max_question}; the stride is {settings.stride}, expected less than that"
         )
     texts = _cut_questions(tokenizer, questions.questions, settings.max_question)
     ids, types, which, spans, offsets = [], [], [], [], []
@@ -226,15 +224,18 @@ def encode_windows(
             types += [np.array(window, dtype=np.int64) for window in batch["token_type_ids"]]
         which += [begin + question for question in batch["overflow_to_sample_mapping"]]
         for window, mapping in enumerate(batch["offset_mapping"]):
-            of_text = batch.sequence_ids(window)
-            places = np.flatnonzero([number == 1 for number in of_text])  # nothing but context is in between
-            first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (len(of_text),) * 2
-            spans.append((first, last))
-            offsets.append(np.array(mapping[first:last], dtype=np.int32).reshape(-1, 2))
+            spans.append(_context(batch.sequence_ids(window)))
+            offsets.append(np.array(mapping[slice(*spans[-1])], dtype=np.int32).reshape(-1, 2))
     encoded = encoded_with_fingerprint(tuple(ids), tuple(types) if types else None)
     question, context = np.array(which, dtype=np.int64), np.array(spans, dtype=np.int64)
     labels = _label(questions, question, context, offsets)
     return Windows(encoded, question, context, tuple(offsets), labels)
+
+
+def _context(of_text: Sequence[int | None]) -> tuple[int, int]:
+    """The first token of a window's context and one past its last, by the number of each token's text."""
+    places = np.flatnonzero([number == 1 for number in of_text])  # nothing but context is in between
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (len(of_text), len(of_text))
 
 
 def _cut_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], most: int) -> list[str]:

@@ -68,24 +68,8 @@ def given_task(
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
-    if unlabelled and task.kind == "embedding":
-        if not files:
-            raise DataError(
-                "without labels, embeddings are compared with the intact model's; give the texts as "
-                "--data FILE"
-            )
-        rows = read_source(files[0], (), encoding, reads)
-        columns = contrast_columns(rows.names) or text_columns(rows)
-        return replace(task, columns=columns, preset=None, encoding=encoding)
-    if unlabelled and files and task.about.one_class:
-        with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
-            own = given_task(task, files, split, checkpoint, encoding, reads=reads)
-            given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})
-            load_split(replace(given, validation_share=0.0, encoding=encoding), split)
-            if own.kind == task.kind:
-                return own
-        columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding, reads))
-        return replace(task, columns=replace(columns, label=""), preset=None)
+    if unlabelled and (task.kind == "embedding" or (files and task.about.one_class)):
+        return _compared(task, files, split, checkpoint, encoding)
     if task.files or split not in SPLITS:
         return task
     if not files:
@@ -93,6 +77,28 @@ def given_task(
     if task.about.is_language_model:  # whose rows determine how they are scored
         return task
     return _of_labels(task, files, split, checkpoint, encoding)
+
+
+def _compared(
+    task: TaskSpec, files: Sequence[str | Path], split: str, checkpoint: str | Path, encoding: str
+) -> TaskSpec:
+    """The task of texts whose outputs are compared with the intact model's; by their labels if they fit."""
+    if not files:
+        raise DataError(
+            "without labels, embeddings are compared with the intact model's; give the texts as --data FILE"
+        )
+    if task.kind == "embedding":
+        rows = read_source(files[0], (), encoding, task.reads)
+        columns = contrast_columns(rows.names) or text_columns(rows)
+        return replace(task, columns=columns, preset=None, encoding=encoding)
+    with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
+        own = given_task(task, files, split, checkpoint, encoding, reads=task.reads)
+        given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})
+        load_split(replace(given, validation_share=0.0, encoding=encoding), split)
+        if own.kind == task.kind:
+            return own
+    columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding, task.reads))
+    return replace(task, columns=replace(columns, label=""), preset=None)
 
 
 def _of_labels(

@@ -95,8 +95,8 @@ class TaskSpec:
             fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
             wanted = "two or more different names, or none for regression and question answering"
             _expect(fits, "label_names", list(names), wanted)
-            known = [one.name for one in KNOWN_TASKS.values()]
-            _expect(spec.preset in (None, *known), "preset", spec.preset, f"one of {', '.join(known)}")
+            known = spec.preset in (None, *KNOWN_TASKS)
+            _expect(known, "preset", spec.preset, f"one of {', '.join(KNOWN_TASKS)}")
             splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
             _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
             empty = [split for split, entries in spec.files.items() if not entries]

@@ -23,15 +23,7 @@ from adapter_probe.data.labels import (
     names_in_lists,
     without_first,
 )
-from adapter_probe.data.presets import (
-    PRESETS,
-    Preset,
-    find_preset,
-    hub_files,
-    preset_columns,
-    preset_files,
-    preset_named,
-)
+from adapter_probe.data.presets import find_preset, hub_files, preset_columns, preset_files
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file, uncompressed
 from adapter_probe.data.requests import form_of, is_of_language_model
@@ -52,6 +44,7 @@ from adapter_probe.errors import DataError, must_be
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.kinds.tags import TOKENS
 from adapter_probe.kinds.task import TaskKind
+from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task
 from adapter_probe.metrics import about, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
@@ -72,11 +65,11 @@ def locate_task(task: str | Path | None, data: str | Path | None = None) -> tupl
         return None, None if data is None else Path(data)
     if data is not None:
         return find_preset(str(task)).name, Path(data)
-    preset, folder = preset_named(str(task)), Path(task).expanduser()
+    preset, folder = known_task(str(task)), Path(task).expanduser()
     if folder.exists():
         return None if preset is None else preset.name, folder
     if preset is None:
-        known = ", ".join(preset.name for preset in PRESETS)
+        known = ", ".join(KNOWN_TASKS)
         raise DataError(
             f"task {str(task)!r} is neither a folder nor a known name; the names of known tasks are {known}"
         )
@@ -114,15 +107,15 @@ def find_task(
     if folder is not None and Path(folder).is_file():
         train, folder = train or folder, None
     chosen = None if preset is None else find_preset(preset)
-    if chosen is not None and kind not in (None, chosen.task.kind):
-        raise DataError(f"task {chosen.name!r} is of kind {chosen.task.kind}; --kind {kind} is not allowed")
+    if chosen is not None and kind not in (None, chosen.kind):
+        raise DataError(f"task {chosen.name!r} is of kind {chosen.kind}; --kind {kind} is not allowed")
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
     if validation_share:
         files = _split_off(files, validation_share)
     entry = next(iter(files.values()))[0]  # of the train split, or else of the first
     called = name or (_name_of(entry, folder is None) if chosen is None else chosen.name)
     check_name(called)
-    known = about_kind(kind or ("classification" if chosen is None else chosen.task.kind))
+    known = about_kind(kind or ("classification" if chosen is None else chosen.kind))
     spec = TaskSpec(
         called, known.name, metric or "", (), Columns("", None, ""), files, {}, chosen and chosen.name,
         encoding, validation_share, tuple(reads),
@@ -166,7 +159,7 @@ def _labelled_task(
         known, classes = _kind_and_classes(known, list(rows.values()), columns)
         usual = tag_metric(classes) if known.of_words else default_metric(known.name)
     else:
-        known, classes, usual = about_kind(spec.kind), preset.task.label_names, preset.task.metric
+        known, classes, usual = about_kind(spec.kind), preset.label_names, preset.metric
     spec = replace(
         spec, kind=known.name, metric=spec.metric or usual, label_names=classes, columns=columns,
         files={split: spec.files[split] for split in rows},
@@ -230,7 +223,7 @@ def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tag
 
 
 def _task_files(
-    preset: Preset | None, folder: str | Path | None, named: dict[str, PathOrPaths]
+    preset: KnownTask | None, folder: str | Path | None, named: dict[str, PathOrPaths]
 ) -> dict[str, tuple[str, ...]]:
     """The sources of every split, in the order of `SPLITS`: absolute paths, or splits on the hub."""
     given = {split: (f,) if isinstance(f, str | Path) else tuple(f) for split, f in named.items()}

@@ -43,7 +43,7 @@ def encode_training(
     ids, scored, sources, n_cut = [], [], [], 0
     for number, request in enumerate(requests.rows):
         try:
-            source = encoder.source(request)
+            source, _ = encoder.source(request)
             if request.turns:
                 found = [_chat(tokenizer, request)]
             else:

@@ -13,7 +13,6 @@ from adapter_probe.analysis.score_changes import section_of, span_order
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
-from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.ablation_words import study_label, told_apart
@@ -22,6 +21,7 @@ from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.hub_names import origin_of_folder
+from adapter_probe.known_tasks import known_task
 from adapter_probe.metrics import BY_NAME
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.settings import as_points
@@ -161,13 +161,13 @@ def _score(record: AblationRecord) -> EvalResult:
     """The intact model's score."""
     from huggingface_hub import EvalResult
 
-    said, preset = record.summary, preset_named(record.summary.task)
+    said, preset = record.summary, known_task(record.summary.task)
     known = BY_NAME.get(said.metric)
     name = said.data or task_label(said.task)
     dataset, config, split = name, None, None if said.data else said.split
     if preset is not None and _is_own_split(record):
-        dataset, config = preset.task.collection, preset.config
-        split = dict(zip(("train", "validation"), preset.hub_splits)).get(said.split, said.split)
+        dataset, config = preset.collection, preset.config or preset.name
+        split = preset.validation if said.split == "validation" else said.split
     return EvalResult(
         task_type=_TASK_TYPES.get(said.kind, "text-classification"),
         dataset_type=dataset,

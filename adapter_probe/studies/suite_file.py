@@ -127,13 +127,13 @@ class SuiteFile:
         Raises:
             DataError: a task cannot be found, or two tasks have the same name.
         """
-        from adapter_probe.data.presets import preset_named
+        from adapter_probe.known_tasks import known_task
 
         found: dict[str, tuple[SuiteTask, TaskSpec]] = {}
         for number, one in enumerate(self.tasks):
             task = path_beside_file(folder, one.task)
             data = None if one.data is None else Path(path_beside_file(folder, one.data))
-            if data is None and preset_named(one.task) is not None and task != one.task:
+            if data is None and known_task(one.task) is not None and task != one.task:
                 data = Path(task)  # a known task with its files beside the suite
             try:
                 spec = find_one_task(task if data is None else one.task, data, one, one.name)
