@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learners import learners  # noqa: F401
 from training_models import load_plain, with_method
 from trainings import (  # noqa: F401
     in_this_process,

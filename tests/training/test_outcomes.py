@@ -12,8 +12,7 @@ import torch
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 from tiers import on_processor
-from trainer import still
-from trainings import assert_trains_in_bfloat16, request_of
+from trainings import request_of
 
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
@@ -217,22 +216,3 @@ def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_t
     logits = np.zeros((len(objective.validation), 2), np.float32)
     logits[3, 1] = bad
     assert np.isnan(objective.score(SimpleNamespace(evaluate=lambda _: logits)))
-
-
-METHODS = {
-    "bert": ["adapters", "top_layers", "layernorm_only", "head_only", "bitfit", "full", "lora:r=2",
-             "dora:r=2", "ia3", "vera:r=4", "ln_tuning", "oft:oft_block_size=4"],
-    "roberta": ["bitfit", "ln_tuning", "prompt_tuning:num_virtual_tokens=2"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        pytest.param(family, name, marks=() if (family, name) == ("bert", "bitfit") else pytest.mark.slow)
-        for family, methods in METHODS.items()
-        for name in methods
-    ],
-)
-def test_every_method_trains_in_bfloat16(family, name, tiny_base, short_task, tmp_path):
-    assert_trains_in_bfloat16(still(tiny_base(family), tmp_path / "base"), short_task, name, tmp_path)

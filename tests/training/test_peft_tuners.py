@@ -10,9 +10,8 @@ import torch
 from refusals import names, naming
 from safetensors.torch import load_file
 from tiers import slow_unless
-from trainer import BATCH, assert_losses_of_trainer, order_of_batches, still
-from trainings import assert_resumes, request_of, write_task
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from trainings import request_of
+from transformers import AutoModelForSequenceClassification
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
@@ -24,21 +23,6 @@ from adapter_probe.training.peft_methods import INITS, initialised, method_of, p
 from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
-WEIGHTS, RECORD = "adapter_model.safetensors", "adapter_probe.json"
-
-
-def batches_of(base: Path, rows: list[dict], n_epochs: int) -> list[dict]:
-    """What the Trainer of Transformers is given, in the order of batches that the loop has."""
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    encoded = [tokenizer(row["text"]) for row in rows]
-    labels = [["negative", "positive"].index(row["label"]) for row in rows]
-    return [
-        {
-            **tokenizer.pad([dict(encoded[i]) for i in batch], return_tensors="pt"),
-            "labels": torch.tensor([labels[i] for i in batch]),
-        }
-        for batch in order_of_batches([len(one["input_ids"]) for one in encoded], BATCH, n_epochs)
-    ]
 
 
 def built(text: str | Method, base: Path, task: Path, seed: int = 0) -> TrainingModel:
@@ -58,65 +42,6 @@ def test_a_peft_that_does_not_save_the_biases_does_not_train_them(tiny_base, tin
         built(*asked)
 
 
-@pytest.mark.parametrize(
-    ("method", "epochs"),
-    [
-        ("lora:r=4", 1),
-        *(
-            pytest.param(method, 10, marks=pytest.mark.slow)
-            for method in (
-                "lora:r=4",
-                "dora:r=2",
-                "ia3",
-                "vera:r=8",
-                "ln_tuning",
-                "prompt_tuning:num_virtual_tokens=3",
-            )
-        ),
-    ],
-)
-def test_the_losses_are_those_of_the_trainer_of_transformers(method, epochs, tiny_base, tiny_task, tmp_path):
-    base = still(tiny_base("bert"), tmp_path / "base")
-    rows = [json.loads(line) for line in (tiny_task / "train.jsonl").read_text().splitlines()][: 5 * BATCH]
-    request = request_of(base, write_task(tmp_path / "task", rows), method, epochs=epochs, batch_size=BATCH)
-    batches = batches_of(base, rows, epochs)
-    assert len(assert_losses_of_trainer(request, batches, tmp_path, least=1e-2)) == 5 * epochs
-
-
-def logits_of_peft(folder: Path, base: Path, texts: list[str]) -> torch.Tensor:
-    """The outputs of a checkpoint that PEFT itself loads, one text at a time."""
-    from peft import PeftModel
-
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    with torch.random.fork_rng():
-        torch.manual_seed(17)  # a head that PEFT did not load would differ
-        model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2).float()
-        model = PeftModel.from_pretrained(model, folder).eval()
-    with torch.no_grad():
-        return torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in texts])
-
-
-@pytest.mark.parametrize(
-    ("method", "pooler"),
-    [
-        ("lora:r=4", False),
-        *(
-            pytest.param(method, True, marks=pytest.mark.slow)
-            for method in ("dora:r=2", "ia3", "vera:r=8", "ln_tuning", "lora:bias=all", "fourierft",
-                           "prompt_tuning:num_virtual_tokens=3")
-        ),
-    ],
-)  # fmt: skip
-def test_peft_loads_the_checkpoint(method, pooler, tiny_base, short_task, train, tmp_path):
-    base = tiny_base("bert", pooler=pooler)
-    described = train(base, short_task, tmp_path / "c", method=peft_method(method), epochs=1)
-    rows = [json.loads(line) for line in (short_task / "validation.jsonl").read_text().splitlines()]
-    logits = logits_of_peft(tmp_path / "c", base, [row["text"] for row in rows])
-    right = logits.argmax(1).numpy() == [row["label"] == "positive" for row in rows]
-    assert described.scores == {"accuracy": right.mean()}
-    assert described.training["method"] == peft_method(method).to_json()
-
-
 @pytest.mark.slow
 def test_the_checkpoint_is_ablated_with_its_task(tiny_base, short_task, train, tmp_path):
     base, folder = tiny_base("bert"), tmp_path / "c"
@@ -125,11 +50,11 @@ def test_the_checkpoint_is_ablated_with_its_task(tiny_base, short_task, train, t
     assert study.summary.intact_score == described.scores["accuracy"]
     assert ap.inspect(folder)["task"] == described.task.name
     assert ap.load(study.folder).spans.equals(study.spans)
-    weights = load_file(folder / WEIGHTS)
+    weights = load_file(folder / "adapter_model.safetensors")
     weights[next(iter(weights))] += 1
     from safetensors.torch import save_file
 
-    save_file(weights, folder / WEIGHTS)
+    save_file(weights, folder / "adapter_model.safetensors")
     for opening in (open_any, ap.inspect):
         with pytest.raises(CheckpointError, match=naming(str(folder), "sha256")):
             opening(folder)
@@ -140,17 +65,6 @@ def test_what_has_no_switch_says_so_after_its_training(tiny_base, short_task, tr
     train(tiny_base("bert"), short_task, tmp_path / "c", method=method, epochs=1)
     with pytest.raises(CheckpointError, match=naming("PROMPT_TUNING")):
         ap.ablate(tmp_path / "c", progress=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "steps"), [("dora:r=2", (2, 4)), ("lora:init_lora_weights=pissa", (1, 5))]
-)
-def test_an_interrupted_training_ends_in_the_same_bytes(method, steps, tiny_base, short_task, tmp_path):
-    assert_resumes(
-        request_of(tiny_base("bert"), short_task, method, epochs=2, batch_size=32), tmp_path, *steps
-    )
-    assert {WEIGHTS, RECORD, "adapter_config.json"} <= {path.name for path in (tmp_path / "cut").iterdir()}
 
 
 def test_the_starts_differ_by_seed(tiny_base, short_task):
