@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 
 from adapter_probe.kinds.kind import Axes, Scored, check_arrays, taken
-from adapter_probe.kinds.table import scored_of
 from adapter_probe.spans import SITES
 
 ARRAYS: dict[str, tuple[type, Axes]] = {
@@ -209,28 +207,3 @@ def of_variants(parts: Sequence[AblationResults], row_names: tuple[str, ...]) ->
     scored = joined([one.scored.arrays() for one in parts], dict(first.scored.ARRAYS))
     own = joined([one._own() for one in parts], ARRAYS)
     return replace(first, row_names=row_names, scored=replace(first.scored, **scored), **own)
-
-
-def results_of(
-    masks: np.ndarray,
-    spans: np.ndarray,
-    row_names: tuple[str, ...],
-    scored: Mapping[str, np.ndarray],
-    metric: str,
-    kind: str,
-    label_names: tuple[str, ...],
-    identity: dict,
-    settings: dict,
-    others: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> AblationResults:
-    """An ablation from its arrays, of the kind that they are of.
-
-    Args:
-        scored: the arrays of the kind, see `adapter_probe.kinds.table.scored_of`.
-        others: of ``groups``, ``stacks`` and ``modules`` those that there are.
-
-    Raises:
-        ValueError: the arrays do not fit together.
-    """
-    own = scored_of(kind, metric, label_names, scored)
-    return AblationResults(masks, spans, row_names, own, identity, settings, **others)

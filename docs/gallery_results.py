@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import AblationResults, results_of
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.attribution import shares
 from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
 from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
 from adapter_probe.analysis.summary import summarise
+from adapter_probe.kinds.table import scored_of
 from adapter_probe.records import to_record
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import make_folder, write_csv, write_json, write_text
@@ -106,16 +107,16 @@ def made_up(
     settings |= {"site_names": [site.name for site in modules]} if modules else {}
     settings |= {"stacks": [list(one) for one in stacks]} if stacks else {}
     others = {"stacks": chosen.stacks, "modules": chosen.modules}
-    return results_of(
+    names = ("unacceptable", "acceptable") if kind == "classification" else ()
+    return AblationResults(
         chosen.masks, np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]), chosen.names,
-        {"outputs": outputs, "scored_with": truth}, metric, kind,
-        ("unacceptable", "acceptable") if kind == "classification" else (),
+        scored_of(kind, metric, names, {"outputs": outputs, "scored_with": truth}),
         identity={
             "checkpoint": {"delta_sha256": f"seed {seed}"}, "data": {"name": data or task},
             "settings": settings,
         },
         settings=settings | ({"data": data} if data else {}),
-        others={name: np.array(own) for name, own in others.items() if own},
+        **{name: np.array(own) for name, own in others.items() if own},
     )  # fmt: skip
 
 

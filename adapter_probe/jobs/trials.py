@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from safetensors import safe_open
 
@@ -23,11 +24,11 @@ from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
-from adapter_probe.device import available_memory
+from adapter_probe.device import available_memory, choose_device, say_slow_bfloat16
 from adapter_probe.errors import CheckpointError, DataError, TrainingError
 from adapter_probe.hub_names import name_of_base
 from adapter_probe.models.methods import PeftMethod, check_depth
-from adapter_probe.progress import stage
+from adapter_probe.progress import print_message, stage
 from adapter_probe.results.atomic import claim_folder, make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.trial_files import (
@@ -35,7 +36,12 @@ from adapter_probe.results.trial_files import (
     TRIAL_COLUMNS,
     TRIALS_FOLDER,
     TrialRecord,
+    claim_study,
     read_trial,
+    read_trials,
+    trial_frame,
+    write_trial,
+    write_trials,
 )
 from adapter_probe.training.checkpoint import refuse_other
 from adapter_probe.training.loop import seconds_of
@@ -248,6 +254,42 @@ def finished_trials(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord
     """The records of the finished trials, by id."""
     found = {trial.id: read_trial(trial.folder(out)) for trial in trials}
     return {identity: record for identity, record in found.items() if record is not None}
+
+
+def run_trials(study: str, trials: Sequence[Trial], out: Path, resources: Resources) -> pd.DataFrame:
+    """Run the missing trials; write and return the table of all trials in the folder.
+
+    Raises:
+        JobsDetached: the jobs were submitted and are not waited for.
+        TrainingError: trials failed.
+        ResultsError: the folder is in use or contains another study.
+    """
+    with claim_folder(out):
+        claim_study(out, study, *shared_settings(trials), told_of(trials))
+        write_requests(out, trials)
+        done = finished_trials(out, trials)
+        for trial in trials:  # which may have another name now
+            record, name = done.get(trial.id), trial.request.task.name
+            if record is not None and record.task != name:
+                write_trial(trial.folder(out), replace(record, task=name))
+        steps = {trial.folder(out): trial.n_steps for trial in trials}
+        jobs = Jobs(out, steps, TRIAL, "trials", "steps")
+        if jobs.left() and resources.progress:
+            say_if_slow(trials, resources)
+        try:
+            run_jobs(jobs, resources)
+        finally:
+            frame = trial_frame(read_trials(out))
+            write_trials(out, frame)
+    return frame
+
+
+def say_if_slow(trials: Sequence[Trial], resources: Resources) -> None:
+    """Print a line where trials in bfloat16 on this machine would be faster in float32, as `train` does."""
+    if resources.cluster is not None or trials[0].request.settings.dtype != "bfloat16":
+        return
+    if slow := say_slow_bfloat16(choose_device(resources.device), "--dtype float32"):
+        print_message(slow)
 
 
 def train_checkpoints(out: Path, requests: Mapping[Path, TrainingRequest], resources: Resources) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.ablation_results import AblationResults, results_of
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.hub_names import name_of_base
+from adapter_probe.kinds.table import scored_of
 from adapter_probe.metrics import about, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
@@ -115,10 +116,11 @@ def assemble_results(
     if variants.modules is not None:
         others["modules"] = np.array(variants.modules)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
-    return results_of(
+    task, own = described.task, _scored(request, variants, arrays, scores)
+    return AblationResults(
         variants.masks, np.array(spans, dtype=np.int64), variants.names,
-        _scored(request, variants, arrays, scores), request.metric, described.task.kind,
-        described.task.label_names, request.identity, {**settings, "split": rows.name}, others,
+        scored_of(task.kind, request.metric, task.label_names, own), request.identity,
+        {**settings, "split": rows.name}, **others,
     )  # fmt: skip
 
 

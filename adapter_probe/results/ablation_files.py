@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import AblationResults, results_of
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.kinds.table import scored_of
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv, write_text
 from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.results.manifests import refuse_newer
@@ -56,10 +57,10 @@ def load_ablation(folder: str | Path) -> AblationResults:
         refuse_newer(path, about["schema"], SCHEMA)
         texts = {name: about[name] for name in _TEXTS}
         scored = {**arrays, **{name: arrays[stored] for name, stored in _NAMES.items()}}
-        return results_of(
-            arrays["masks"], arrays["spans"], tuple(texts["row_names"]), scored, texts["metric"],
-            texts["kind"], tuple(texts["label_names"]), texts["identity"], texts["settings"],
-            {name: arrays[name] for name in ("groups", "stacks", "modules") if name in arrays},
+        own = scored_of(texts["kind"], texts["metric"], tuple(texts["label_names"]), scored)
+        return AblationResults(
+            arrays["masks"], arrays["spans"], tuple(texts["row_names"]), own, texts["identity"],
+            texts["settings"], *map(arrays.get, ("groups", "stacks", "modules")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} does not contain an ablation: {one_line(error)}") from error

@@ -13,7 +13,6 @@ from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.results import schema
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
@@ -135,9 +134,10 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    out, resources = Path(call.out), Resources.of(call)
-    trials = run_trials(INIT_SWEEP, _trials(call), out, resources)
-    return write_init_sweep(out, trials)
+    from adapter_probe.jobs.trials import run_trials
+
+    out = Path(call.out)
+    return write_init_sweep(out, run_trials(INIT_SWEEP, _trials(call), out, Resources.of(call)))
 
 
 def write_init_sweep(out: Path, trials: pd.DataFrame) -> InitSweep:

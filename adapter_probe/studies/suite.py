@@ -13,7 +13,6 @@ from adapter_probe.analysis.summary_text import both_scores
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Machine, Resources
-from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV, plain_rows
@@ -154,7 +153,7 @@ def suite(call: RunSuite) -> Suite:
     out, resources = Path(call.out), Resources.of(call)
     about, requests = _read(Path(call.file))
 
-    from adapter_probe.jobs.trials import plan_trials
+    from adapter_probe.jobs.trials import plan_trials, run_trials
 
     trade = sweep = None
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):

@@ -13,7 +13,6 @@ from adapter_probe.analysis.study_records import TradeoffRecord, write_record
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.results import schema
 from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
 from adapter_probe.settings import Axis, Style
@@ -171,9 +170,10 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    out, resources = Path(call.out), Resources.of(call)
-    trials = run_trials(TRADEOFF, _trials(call), out, resources)
-    return write_tradeoff(out, trials)
+    from adapter_probe.jobs.trials import run_trials
+
+    out = Path(call.out)
+    return write_tradeoff(out, run_trials(TRADEOFF, _trials(call), out, Resources.of(call)))
 
 
 def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:

@@ -21,8 +21,9 @@ import numpy as np
 from scipy.special import log_softmax
 
 import adapter_probe as ap
-from adapter_probe.ablation_results import AblationResults, results_of
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.attribution import shares as shares_of_all
+from adapter_probe.kinds.table import scored_of
 
 DRAWS, SPLITS = 1000, 5
 
@@ -119,10 +120,9 @@ def of_file(path: Path) -> Map:
         "outputs": np.eye(n_labels, dtype=np.float32)[kept["predictions"]],
         "scored_with": kept["labels"].astype(np.int64),
     }
-    results = results_of(
-        (layers < spans[:, :1]) | (layers > spans[:, 1:]), spans, tuple(kept["row_names"].tolist()), own,
-        str(kept["metric"]), "classification", tuple(map(str, range(n_labels))), {}, {},
-    )  # fmt: skip
+    scored = scored_of("classification", str(kept["metric"]), tuple(map(str, range(n_labels))), own)
+    masks = (layers < spans[:, :1]) | (layers > spans[:, 1:])
+    results = AblationResults(masks, spans, tuple(kept["row_names"].tolist()), scored, {}, {})
     means = {
         "accuracy": means_of(points(results), results.n_layers),
         "kl": Means(kept["kl"], kept["kl_halves"], kept["kl_drawn"]),

@@ -15,7 +15,7 @@ from refusals import names, naming, value_of
 
 from adapter_probe.errors import DataError, JobsDetached, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep import say_slow_bfloat16
+from adapter_probe.jobs.trials import say_if_slow
 from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
@@ -183,7 +183,7 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
 def test_a_sweep_in_slow_bfloat16_says_what_would_be_faster(dtype, told, monkeypatch, capfd):
     monkeypatch.setattr("adapter_probe.device.bfloat16_speed", lambda _: 0.25)
     trial = SimpleNamespace(request=SimpleNamespace(settings=TrainingSettings(dtype=dtype)))
-    say_slow_bfloat16([trial], Resources())
+    say_if_slow([trial], Resources())
     assert capfd.readouterr().err.count("--dtype float32") == told
 
 

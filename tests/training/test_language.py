@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from learners import ROWS
 from refusals import naming
-from tiers import slow_unless
 from trainer import RATE
 from trainings import losses_of, request_of, write_task
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -47,12 +46,15 @@ epochs = 1
 
 
 @pytest.mark.parametrize(
-    "settings",
-    slow_unless({"accumulate": 3}.__eq__, [{"accumulate": 3}, {"checkpointing": True}]),
-    ids=str,
+    ("model", "data", "settings"),
+    [
+        ("llama", "chat", {"accumulate": 3}),
+        ("bert", "tags", {"accumulate": 3}),
+        pytest.param("llama", "chat", {"checkpointing": True}, marks=pytest.mark.slow),
+    ],
 )
-def test_memory_is_saved_without_another_result(settings, learners, tmp_path):
-    one = learners("llama", "chat")
+def test_memory_is_saved_without_another_result(model, data, settings, learners, tmp_path):
+    one = learners(model, data)
     plain = losses_of(request_of(one.base, one.task, "lora:r=4"), tmp_path / "plain")
     saving = losses_of(request_of(one.base, one.task, "lora:r=4", **settings), tmp_path / "saving")
     np.testing.assert_allclose(saving, plain, rtol=1e-5)
