@@ -20,30 +20,21 @@ from adapter_probe.data.similarity import RERANKED, RETRIEVED, TRIPLETS
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import DataError
 
-# By the kind of head, rows, and either the words of the question with
-# what is not read, or the words of the refusal.
-NAMED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...], tuple[str, ...]]] = {
-    "completions with an id": (
-        "causal",
-        [{**row, "id": n, "source": "web"} for n, row in enumerate(TWO)],
-        ("`completion` after `prompt`",),
-        ("id", "source"),
-    ),
-    "a text with its title": (
-        "causal",
-        [{"text": "ab c", "title": "ab", "url": "x"}],
-        ("`text`",),
-        ("title", "url"),
-    ),
-    "a text that repeats its parts": (
-        "causal",
-        [{"text": "Do: ab. It is: c", "instruction": "ab", "output": "c", "input": ""}],
-        ("`text`",),
-        ("instruction", "output"),
-    ),
-    "UltraFeedback": (
-        "causal",
-        [
+# By the kind of head, a row or several, and either the words of the question with what is not read, or the
+# words of the refusal.
+NAMED: dict[str, list[tuple[Any, ...]]] = {
+    "causal": [
+        (
+            [{**row, "id": n, "source": "web"} for n, row in enumerate(TWO)],
+            "`completion` after `prompt`; id; source",
+        ),
+        ({"text": "ab c", "title": "ab", "url": "x"}, "`text`; title; url"),
+        (
+            {"text": "Do: ab. It is: c", "instruction": "ab", "output": "c", "input": ""},
+            "`text`; instruction; output",
+        ),
+        # UltraFeedback
+        (
             {
                 "prompt": "a?",
                 "prompt_id": "7f",
@@ -52,33 +43,25 @@ NAMED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...], tuple[str, ..
                 "messages": TALK,
                 "score_chosen": 8.5,
                 "score_rejected": 2.0,
-            }
-        ],
-        ("`chosen` above `rejected`, after `prompt`",),
-        ("prompt_id", "messages", "score_chosen"),
-    ),
-    "UltraChat": (
-        "causal",
-        [{"prompt": "a?", "prompt_id": "7f", "messages": TALK}],
-        ("the last turn of `messages`",),
-        ("prompt", "prompt_id"),
-    ),
-    "conversations with tools": ("causal", [{"messages": TALK, "tools": TOOLS}], ("`messages`",), ()),
-    "messages with fields that the template does not name": (
-        "causal",
-        [{"messages": [TALK[0], {**TALK[1], "weight": 0, "reasoning_content": "b"}], "tools": TOOLS}],
-        ("`messages`",),
-        ("messages.weight", "messages.reasoning_content", "tools"),
-    ),
-    "questions with a subject": (
-        "causal",
-        [{"question": "a?", **CHOICE, "answer": 1, "subject": "law", "id": "q1"}],
-        ("`choices` after `question`, right is `answer`",),
-        ("subject", "id"),
-    ),
-    "BLiMP": (
-        "causal",
-        [
+            },
+            "`chosen` above `rejected`, after `prompt`; prompt_id; messages; score_chosen",
+        ),
+        # UltraChat
+        (
+            {"prompt": "a?", "prompt_id": "7f", "messages": TALK},
+            "the last turn of `messages`; prompt; prompt_id",
+        ),
+        ({"messages": TALK, "tools": TOOLS}, "`messages`"),
+        (
+            {"messages": [TALK[0], {**TALK[1], "weight": 0, "reasoning_content": "b"}], "tools": TOOLS},
+            "`messages`; messages.weight; messages.reasoning_content; tools",
+        ),
+        (
+            {"question": "a?", **CHOICE, "answer": 1, "subject": "law", "id": "q1"},
+            "`choices` after `question`, right is `answer`; subject; id",
+        ),
+        # BLiMP
+        (
             {
                 "sentence_good": "a b",
                 "sentence_bad": "b a",
@@ -87,290 +70,198 @@ NAMED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...], tuple[str, ..
                 "pair_id": 3,
                 "one_prefix_prefix": "a",
                 "linguistics_term": "agreement",
-            }
-        ],
-        ("`sentence_good` likelier than `sentence_bad`",),
-        ("pair_id", "one_prefix_prefix", "linguistics_term"),
-    ),
-    "MATH": (
-        "writing",
-        [{"prompt": "a?", "answer": 4, "solution": "2 + 2", "level": "Level 1"}],
-        ("what the model writes after `prompt`, beside `answer`",),
-        ("solution", "level"),
-    ),
-    "classes with other columns": (
-        "classification",
-        [{**row, "title": "t", "keyword": "k", "topic": "x", "id": 5} for row in CLASSES],
-        ("class `label` of `text`",),
-        ("title", "keyword", "topic", "id"),
-    ),
-    "a label and its name": (
-        "classification",
-        [{**row, "sentiment": ["bad", "good"][row["label"]]} for row in CLASSES],
-        ("class `label` of `text`",),
-        ("sentiment",),
-    ),
-    "one split": (
-        "classification",
-        [{**row, "split": "test"} for row in CLASSES],
-        ("`label` of `text`",),
-        ("split",),
-    ),
-    "preferences of a reward model": (
-        "reward",
-        [{"prompt": "a", **PAIR, "id": 1}],
-        ("reward of `chosen` above `rejected`, after `prompt`",),
-        ("id",),
-    ),
-    "triplets": (
-        "embedding",
-        [{"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d", "negative_id": "n1"}],
-        ("is `positive` nearer than the negatives to `anchor`",),
-        ("negative_id",),
-    ),
-    "queries with an identifier": (
-        "embedding",
-        [{"query": "a", "positive": "b", "doc_id": "d1", "label": 1}],
-        ("each query's `positive` among all rows', for `query`",),
-        ("doc_id",),
-    ),
-    "pairs": (
-        "embedding",
-        [{"sentence1": "a", "sentence2": s, "score": x, "genre": "g"} for s, x in (("b", 1), ("c", 2.5))],
-        ("similarity of `sentence1` and `sentence2`, beside `score`",),
-        ("genre",),
-    ),
-    "documents to rank": (
-        "reward",
-        [{"query": "a", "document": d, "relevance": x, "docid": "7"} for d, x in (("b", 1), ("c", 0))],
-        ("each `document` scored with its `query`, beside `relevance`",),
-        ("docid",),
-    ),
-    "words with parts of speech": (
-        "tokens",
-        [{"tokens": ["a", "b"], "ner_tags": ["O", "B-X"], "pos_tags": [3, 4], "id": "1"}],
-        ("one of `ner_tags` for each of `tokens`",),
-        ("pos_tags", "id"),
-    ),
+            },
+            "`sentence_good` likelier than `sentence_bad`; pair_id; one_prefix_prefix; linguistics_term",
+        ),
+    ],
+    "writing": [
+        # MATH
+        (
+            {"prompt": "a?", "answer": 4, "solution": "2 + 2", "level": "Level 1"},
+            "what the model writes after `prompt`, beside `answer`; solution; level",
+        ),
+    ],
+    "classification": [
+        (
+            [{**row, "title": "t", "keyword": "k", "topic": "x", "id": 5} for row in CLASSES],
+            "class `label` of `text`; title; keyword; topic; id",
+        ),
+        (
+            [{**row, "sentiment": ["bad", "good"][row["label"]]} for row in CLASSES],
+            "class `label` of `text`; sentiment",
+        ),
+        ([{**row, "split": "test"} for row in CLASSES], "`label` of `text`; split"),
+    ],
+    "reward": [
+        ({"prompt": "a", **PAIR, "id": 1}, "reward of `chosen` above `rejected`, after `prompt`; id"),
+        (
+            [{"query": "a", "document": d, "relevance": x, "docid": "7"} for d, x in (("b", 1), ("c", 0))],
+            "each `document` scored with its `query`, beside `relevance`; docid",
+        ),
+    ],
+    "embedding": [
+        (
+            {"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d", "negative_id": "n1"},
+            "is `positive` nearer than the negatives to `anchor`; negative_id",
+        ),
+        (
+            {"query": "a", "positive": "b", "doc_id": "d1", "label": 1},
+            "each query's `positive` among all rows', for `query`; doc_id",
+        ),
+        (
+            [{"sentence1": "a", "sentence2": s, "score": x, "genre": "g"} for s, x in (("b", 1), ("c", 2.5))],
+            "similarity of `sentence1` and `sentence2`, beside `score`; genre",
+        ),
+    ],
+    "tokens": [
+        (
+            {"tokens": ["a", "b"], "ner_tags": ["O", "B-X"], "pos_tags": [3, 4], "id": "1"},
+            "one of `ner_tags` for each of `tokens`; pos_tags; id",
+        ),
+    ],
 }
-REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
-    **{
-        f"a prompt with {name}": (
-            "causal",
-            [{"prompt": "a", name: "b"}],
-            ("texts", name, "completion", "--generate"),
-        )
-        for name in (
-            "response",
-            "output",
-            "answer",
-            "target",
-            "gold",
-            "solution",
-            "reference",
-            "generation",
-            "gold_answer",
-            "expectedOutput",
-            "response_text",
-            "label",
-            "summary",
-        )
-    },
-    "GRPO": ("causal", [{"prompt": TALK[:1], "answer": "ab"}], ("prompt", "--generate", "completion")),
-    "a prompt with a label": ("causal", [{"prompt": "a", "label": 1}], ("label", "the answer")),
-    "a prompt with completions": ("causal", [{"prompt": "a", "completions": ["b"]}], ("completions",)),
-    "a prompt with choices": (
-        "causal",
-        [{"prompt": "a", **CHOICE, "answer": 0}],
-        ("choices", "context", "gold"),
-    ),
-    "a prompt with a system": ("causal", [{"prompt": "a", "system": "b"}], ("system", "prompt")),
-    **{
-        f"a text with {name}": ("causal", [{"text": "a", name: "b"}], ("texts", name, "prompt", "completion"))
-        for name in ("target", "output", "translation", "label", "question")
-    },
-    **{
-        f"preferences with {name}": (
-            "causal",
-            [{name: "a", **PAIR}],
-            ("preferences", name, f"--columns prompt={name},chosen,rejected"),
-        )
-        for name in ("question", "instruction", "input", "query", "system_prompt")
-    },
-    **{
-        f"reward of preferences with {name}": (
-            "reward",
-            [{name: "a", **PAIR}],
-            (name, f"--columns prompt={name},chosen,rejected"),
-        )
-        for name in ("question", "instruction", "input")
-    },
-    "Intel/orca_dpo_pairs": ("causal", [{"system": "s", "question": "a", **PAIR}], ("system", "prompt")),
-    "preferences with a history": (
-        "causal",
-        [{"prompt": "a", "history": [["b", "c"]], **PAIR}],
-        ("history",),
-    ),
-    "one reference": ("causal", [{"prompt": "a", **PAIR, "ref_chosen_logps": -3.0}], ("ref_rejected_logps",)),
-    "TRL's older names of the reference": (
-        "causal",
-        [{"prompt": "a", **PAIR, "reference_chosen_logps": -3.0, "reference_rejected_logps": -2.0}],
-        ("reference_chosen_logps", "name both ref_chosen_logps"),
-    ),
-    "another prompt than the conversations' own": (
-        "causal",
-        [{"prompt": "c?", "chosen": TALK, "rejected": OTHER}],
-        ("prompt", "answers begin"),
-    ),
-    "a completion with an input": ("causal", [{**TWO[0], "input": "x"}], ("input", "part of the prompt")),
-    "a completion with its context": ("causal", [{**TWO[0], "context": "x"}], ("context",)),
-    "a completion with a suffix": ("causal", [{**TWO[0], "suffix": "x"}], ("suffix",)),
-    "KTO": ("causal", [{**TWO[0], "label": True}, {**TWO[1], "label": False}], ("label", "chosen")),
-    "a completion with another answer": ("causal", [{**TWO[0], "answer": "b"}], ("answer",)),
-    **{
-        f"a question with a {name}": (
-            "causal",
-            [{"question": "a", **CHOICE, "answer": 0, name: "xy"}],
-            (name, "question"),
-        )
-        for name in ("passage", "hint", "article", "image")
-    },
-    "choices with a question": (
-        "causal",
-        [{"context": "a", **CHOICE, "gold": 0, "question": "xy"}],
-        ("question", "context"),
-    ),
-    "a conversation with a system": ("causal", [{"messages": TALK, "system": "xy"}], ("system", "messages")),
-    "a conversation with another prompt": ("causal", [{"messages": TALK, "prompt": "c?"}], ("prompt",)),
-    "an index as answer": (
-        "writing",
-        [{"prompt": "a", **CHOICE, "answer": 1}],
-        ("choices", "without --generate"),
-    ),
-    "an answer beside other answers": (
-        "writing",
-        [{"prompt": "a", "answer": "b", "answers": ["c"]}],
-        ("which may be what is right", "answers"),
-    ),
-    "a question to write after": (
-        "writing",
-        [{"question": "a", "answer": "b"}],
-        ("--columns prompt=question",),
-    ),
-    "blanks as an answer": ("writing", [{"prompt": "a", "answer": "  "}], ("answer", "a text or a number")),
-    "answers that repeat their prompt": (
-        "causal",
-        [{"prompt": "Say x.", "chosen": "Say x. ab", "rejected": "Say x. c"}],
-        ("prompt", "twice", "--columns chosen,rejected"),
-    ),
-    "completions that repeat their prompt": (
-        "causal",
-        [{"prompt": "Say x.", "completion": "Say x. ab"}, {"prompt": "b", "completion": "b c"}],
-        ("completion", "twice"),
-    ),
-    "a second text from the second row on": (
-        "classification",
-        [CLASSES[0], {**CLASSES[1], "text_b": "x"}],
-        ("text", "text_b"),
-    ),
-    "a written answer with a context": (
-        "writing",
-        [{"prompt": "a", "answer": "b", "context": "c"}],
-        ("context",),
-    ),
-    "a hard negative": ("embedding", [{"anchor": "a", "positive": "b", "hard_negative": "c"}], ("negative",)),
-    "negative1": ("embedding", [{"anchor": "a", "positive": "b", "negative1": "c"}], ("negative_1",)),
-    "neg": ("embedding", [{"query": "a", "positive": "b", "neg": ["c"]}], ("neg", "negative")),
-    "a negative from the second row on": (
-        "embedding",
-        [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "negative": "e"}],
-        ("line 1", "no negative"),
-    ),
-    "pairs labelled 0": (
-        "embedding",
-        [{"anchor": "a", "positive": "b", "label": 0}, {"anchor": "c", "positive": "d", "label": 1}],
-        ("label", "sentence1"),
-    ),
-    "a query beside an anchor": (
-        "embedding",
-        [{"query": "a", "anchor": "c", "positive": "b"}],
-        ("anchor", "query"),
-    ),
-    "two labels": (
-        "classification",
-        [{**row, "gold_label": g} for row, g in zip(CLASSES, (1, 1, 0))],
-        ("gold_label", "label"),
-    ),
-    "the same two labels the other way round": (
-        "classification",
-        [{"text": text, "label": n % 2, "labels": 1 - n % 2} for n, text in enumerate("abcd")],
-        ("label", "labels"),
-    ),
-    "a label and a score": (
-        "classification",
-        [{**row, "score": g} for row, g in zip(CLASSES, (0.9, 0.2, 0.7))],
-        ("score", "differ"),
-    ),
-    "two pairs": (
-        "classification",
-        [{"sentence1": "a", "sentence2": "b", "premise": "c", "hypothesis": "d", "label": n} for n in (0, 1)],
-        ("premise", "sentence1"),
-    ),
-    "an aspect of a text": ("classification", [{**row, "aspect": "food"} for row in CLASSES], ("aspect",)),
-    "several splits": (
-        "classification",
-        [{**row, "split": s} for row, s in zip(CLASSES, ("train", "test", "test"))],
-        ("split", "train", "test"),
-    ),
-    "several splits by another name": (
-        "classification",
-        [{**row, "subset": s} for row, s in zip(CLASSES, ("train", "dev", "test"))],
-        ("subset", "train", "test"),
-    ),
-    "preferences with a winner": ("causal", [{"prompt": "a", **PAIR, "winner": "rejected"}], ("winner",)),
-    "a query with its instruction": (
-        "embedding",
-        [{"query": "a", "positive": "b", "instruction": "c"}],
-        ("instruction", "a prompt of the query"),
-    ),
-    "completions of several splits": (
-        "causal",
-        [{**row, "split": s} for row, s in zip(TWO, ("train", "test"))],
-        ("split",),
-    ),
-    "two relevances": (
-        "reward",
-        [{"query": "a", "document": d, "relevance": x, "score": y} for d, x, y in (("b", 1, 0), ("c", 1, 1))],
-        ("relevance", "score"),
-    ),
-    "questions of several splits": (
-        "extractive",
-        [
-            {
-                "question": "Who?",
-                "context": "a b",
-                "answers": {"text": ["b"], "answer_start": [2]},
-                "split": s,
-            }
-            for s in ("train", "dev")
-        ],
-        ("split", "train", "dev"),
-    ),
-    "two kinds of tags": (
-        "tokens",
-        [{"tokens": ["a", "b"], "tags": ["O", "B-X"], "ner_tags": ["O", "O"]}],
-        ("ner_tags", "tags"),
-    ),
+ANSWERS = (
+    "response output answer target gold solution reference generation gold_answer expectedOutput "
+    "response_text label summary"
+)
+REFUSED: dict[str, list[tuple[Any, ...]]] = {
+    "causal": [
+        *(({"prompt": "a", name: "b"}, f"texts; {name}; completion; --generate") for name in ANSWERS.split()),
+        # GRPO
+        ({"prompt": TALK[:1], "answer": "ab"}, "prompt; --generate; completion"),
+        ({"prompt": "a", "label": 1}, "label; the answer"),
+        ({"prompt": "a", "completions": ["b"]}, "completions"),
+        ({"prompt": "a", **CHOICE, "answer": 0}, "choices; context; gold"),
+        ({"prompt": "a", "system": "b"}, "system; prompt"),
+        *(
+            ({"text": "a", name: "b"}, f"texts; {name}; prompt; completion")
+            for name in ["target", "output", "translation", "label", "question"]
+        ),
+        *(
+            ({name: "a", **PAIR}, f"preferences; {name}; --columns prompt={name},chosen,rejected")
+            for name in ["question", "instruction", "input", "query", "system_prompt"]
+        ),
+        # Intel/orca_dpo_pairs
+        ({"system": "s", "question": "a", **PAIR}, "system; prompt"),
+        ({"prompt": "a", "history": [["b", "c"]], **PAIR}, "history"),
+        ({"prompt": "a", **PAIR, "ref_chosen_logps": -3.0}, "ref_rejected_logps"),
+        # TRL's older names of the reference
+        (
+            {"prompt": "a", **PAIR, "reference_chosen_logps": -3.0, "reference_rejected_logps": -2.0},
+            "reference_chosen_logps; name both ref_chosen_logps",
+        ),
+        ({"prompt": "c?", "chosen": TALK, "rejected": OTHER}, "prompt; answers begin"),
+        ({**TWO[0], "input": "x"}, "input; part of the prompt"),
+        ({**TWO[0], "context": "x"}, "context"),
+        ({**TWO[0], "suffix": "x"}, "suffix"),
+        # KTO
+        ([{**TWO[0], "label": True}, {**TWO[1], "label": False}], "label; chosen"),
+        ({**TWO[0], "answer": "b"}, "answer"),
+        *(
+            ({"question": "a", **CHOICE, "answer": 0, name: "xy"}, f"{name}; question")
+            for name in ["passage", "hint", "article", "image"]
+        ),
+        ({"context": "a", **CHOICE, "gold": 0, "question": "xy"}, "question; context"),
+        ({"messages": TALK, "system": "xy"}, "system; messages"),
+        ({"messages": TALK, "prompt": "c?"}, "prompt"),
+        (
+            {"prompt": "Say x.", "chosen": "Say x. ab", "rejected": "Say x. c"},
+            "prompt; twice; --columns chosen,rejected",
+        ),
+        (
+            [{"prompt": "Say x.", "completion": "Say x. ab"}, {"prompt": "b", "completion": "b c"}],
+            "completion; twice",
+        ),
+        ({"prompt": "a", **PAIR, "winner": "rejected"}, "winner"),
+        ([{**row, "split": s} for row, s in zip(TWO, ("train", "test"))], "split"),
+    ],
+    "reward": [
+        *(
+            ({name: "a", **PAIR}, f"{name}; --columns prompt={name},chosen,rejected")
+            for name in ("question", "instruction", "input")
+        ),
+        (
+            [
+                {"query": "a", "document": d, "relevance": x, "score": y}
+                for d, x, y in (("b", 1, 0), ("c", 1, 1))
+            ],
+            "relevance; score",
+        ),
+    ],
+    "writing": [
+        ({"prompt": "a", **CHOICE, "answer": 1}, "choices; without --generate"),
+        ({"prompt": "a", "answer": "b", "answers": ["c"]}, "which may be what is right; answers"),
+        ({"question": "a", "answer": "b"}, "--columns prompt=question"),
+        ({"prompt": "a", "answer": "  "}, "answer; a text or a number"),
+        ({"prompt": "a", "answer": "b", "context": "c"}, "context"),
+    ],
+    "classification": [
+        ([CLASSES[0], {**CLASSES[1], "text_b": "x"}], "text; text_b"),
+        ([{**row, "gold_label": g} for row, g in zip(CLASSES, (1, 1, 0))], "gold_label; label"),
+        (
+            [{"text": text, "label": n % 2, "labels": 1 - n % 2} for n, text in enumerate("abcd")],
+            "label; labels",
+        ),
+        ([{**row, "score": g} for row, g in zip(CLASSES, (0.9, 0.2, 0.7))], "score; differ"),
+        (
+            [
+                {"sentence1": "a", "sentence2": "b", "premise": "c", "hypothesis": "d", "label": n}
+                for n in (0, 1)
+            ],
+            "premise; sentence1",
+        ),
+        ([{**row, "aspect": "food"} for row in CLASSES], "aspect"),
+        ([{**row, "split": s} for row, s in zip(CLASSES, ("train", "test", "test"))], "split; train; test"),
+        ([{**row, "subset": s} for row, s in zip(CLASSES, ("train", "dev", "test"))], "subset; train; test"),
+    ],
+    "embedding": [
+        ({"anchor": "a", "positive": "b", "hard_negative": "c"}, "negative"),
+        ({"anchor": "a", "positive": "b", "negative1": "c"}, "negative_1"),
+        ({"query": "a", "positive": "b", "neg": ["c"]}, "neg; negative"),
+        (
+            [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "negative": "e"}],
+            "line 1; no negative",
+        ),
+        (
+            [{"anchor": "a", "positive": "b", "label": 0}, {"anchor": "c", "positive": "d", "label": 1}],
+            "label; sentence1",
+        ),
+        ({"query": "a", "anchor": "c", "positive": "b"}, "anchor; query"),
+        ({"query": "a", "positive": "b", "instruction": "c"}, "instruction; a prompt of the query"),
+    ],
+    "extractive": [
+        (
+            [
+                {
+                    "question": "Who?",
+                    "context": "a b",
+                    "answers": {"text": ["b"], "answer_start": [2]},
+                    "split": s,
+                }
+                for s in ("train", "dev")
+            ],
+            "split; train; dev",
+        ),
+    ],
+    "tokens": [
+        ({"tokens": ["a", "b"], "tags": ["O", "B-X"], "ner_tags": ["O", "O"]}, "ner_tags; tags"),
+    ],
 }
 
 
-@pytest.mark.parametrize("case", NAMED)
-def test_what_is_read_is_said_and_what_is_not_is_named(tmp_path, case):
-    kind, rows, words, unread = NAMED[case]
+def flat(table: dict[str, list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    """The kind of head, the rows, and the words of every case; a single row stands alone."""
+    cases = [(kind, *case) for kind, own in table.items() for case in own]
+    return [(kind, row if isinstance(row, list) else [row], words.split("; ")) for kind, row, words in cases]
+
+
+@pytest.mark.parametrize(("kind", "rows", "words"), flat(NAMED))
+def test_what_is_read_is_said_and_what_is_not_is_named(tmp_path, kind, rows, words):
+    asks, *unread = words
     question = examples_of(tmp_path, kind, rows).question
     said = question.lines("the metric")
     assert said[0].startswith(f"{len({*map(str, rows)}):,} row") or "queries" in said[0] or "query" in said[0]
-    assert all(one in said[0] for one in words), said
+    assert asks in said[0]
     assert set(unread) <= set(question.unread)
     columns = {k for row in rows for k, v in row.items() if v != ""}
     assert {one.partition(".")[0] for one in (*question.read, *question.unread)} == columns
@@ -379,9 +270,8 @@ def test_what_is_read_is_said_and_what_is_not_is_named(tmp_path, case):
     )
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_may_be_a_part_of_the_question_is_refused_with_the_right_names(tmp_path, case):
-    kind, rows, words = REFUSED[case]
+@pytest.mark.parametrize(("kind", "rows", "words"), flat(REFUSED))
+def test_what_may_be_a_part_of_the_question_is_refused_with_the_right_names(tmp_path, kind, rows, words):
     with pytest.raises(DataError, match=naming(*words)):
         examples_of(tmp_path, kind, rows)
 
