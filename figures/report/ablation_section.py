@@ -23,10 +23,20 @@ from adapter_probe.figures.span_curve import line_of_spans
 from adapter_probe.figures.span_grid import Grid, grid_of, scale_of, spread_grid
 
 from .curve_sections import WIDE, text_table
-from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
+from .examples import ExampleTexts, confusion, examples_content, flip_counts
 from .maps import MANY, NARROW, grid_map, inline, interaction_grid, line_map
-from .markup import Html, short_name, tag
-from .span_section import Fact, MapStudy, Reading, View, drops_of, interactions_of, significance, slider_steps
+from .markup import short_name
+from .span_section import (
+    Fact,
+    MapStudy,
+    Reading,
+    SingleLayers,
+    View,
+    drops_of,
+    interactions_of,
+    significance,
+    slider_steps,
+)
 
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
@@ -97,7 +107,6 @@ def ablation_study(
     described = ablation.checkpoint or {}
     run = {"identity": record.identity, "created_with": record.created_with}
     own = {name: described[name] for name in _DESCRIBED if name in described}
-    cards = [matrices and confusion_card(matrices), examples and examples_card(examples)]
     marks = [("key-dashes", f"tolerated {words.drop}")]  # that the drawings themselves do not explain
     if span_order(frame) is None:
         marks = [_single(frame), ("key-stairs", f"tolerated {words.drop}"), *_badges(frame, words)]
@@ -120,7 +129,7 @@ def ablation_study(
             partly=bool(said.switched), others=others, prune=prunable, warning=said.warning,
         ),
         start=tolerance,
-        more=[*cards, _layers(record, prefix, words)],
+        single=_layers(record, prefix, words),
         script={"confusion": matrices, "examples": examples},
     )  # fmt: skip
 
@@ -267,7 +276,7 @@ def _badges(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
     return keys + ([("key-badge bound", "the same by the 95% bound")] if "bound_low_points" in frame else [])
 
 
-def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
+def _layers(record: AblationRecord, prefix: str, words: Words) -> SingleLayers | None:
     """Figure (where there are shares) and table of the single layers."""
     if record.layers is None:
         return None
@@ -288,11 +297,9 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
         lambda column: column if column.name in {*ends, "p_holm"} else [words.number(v) for v in column]
     )
     title = f"{len(frame)} {many} as a table" + (f" ({unit})" if unit else "")
-    heading, figure = f"Each {one} {alone}", None
+    heading, svg, size = f"Each {one} {alone}", None, ""
     if record.shares is not None:
         heading = f"Which layers carry the {words.drop}"
         size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
         svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), f"{prefix}l", heading)
-        figure = tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
-    found = text_table(title, shown, heads)
-    return tag("section", {"class": "card"}, tag("h3", None, heading), figure, found)
+    return SingleLayers(heading, svg, size, text_table(title, shown, heads))

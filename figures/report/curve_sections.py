@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from adapter_probe import wording
@@ -31,7 +32,7 @@ from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.spans import ALL_MODULES
 
 from .maps import INK, inline, places
-from .markup import NONE, Html, choice, header, settings, short_name, table, tag
+from .markup import NONE, Numbers, render, settings, short_name
 
 Curves = SweepRecord | TradeoffRecord | DegreeRecord | AblationRecord
 """A study whose figure the page shows: of curves, or a map of layers and modules."""
@@ -77,15 +78,12 @@ def curves_title(record: Curves) -> str:
     return f"{names}: score by {what}"
 
 
-def curves_section(record: Curves, number: int, heading: str) -> Html:
+def curves_section(record: Curves, number: int, heading: str) -> Markup:
     """The section of a study; of a sweep, the script filters the runs, and in others nothing moves."""
-    place, about, warning, more = f"sweep-{number}", short_name(record.folder), None, None
+    about, warning, verdict, trials = short_name(record.folder), None, "", None
     question: Sequence[str] = getattr(getattr(record, "summary", None), "question", None) or ()
-    named: dict[str, object] = {"class": "study", "aria-labelledby": place}
     if isinstance(record, (SweepRecord, TradeoffRecord)):
         trials, noted = _runs(record), record.identity.get("study")
-        named = {"class": "study sweep", "data-sweep": number, "aria-labelledby": place}
-        more = None if trials is None else _filters(trials)
         figures = drawn(record, f"s{number}", lambda one: _runs_over(one, record, trials))
         tables, noted = _sweep_tables(record, trials), dict(noted) if isinstance(noted, Mapping) else {}
         noted = {name: value for name, value in noted.items() if name not in ("tasks", "checksum")}
@@ -97,36 +95,39 @@ def curves_section(record: Curves, number: int, heading: str) -> Html:
         if isinstance(record, AblationRecord):
             about, warning = f"{about}: {metric} on {said.evaluated}, {examples}", said.warning
             heads = {"module": "module", "where": "layers", "score": "score", "delta_points": drop, **ends}
-            tables = _spans_table(record.spans, said.metric, "cells", heads | {"p_holm": "Holm p"})
+            tables = [_spans_table(record.spans, said.metric, "cells", heads | {"p_holm": "Holm p"})]
             noted = {"identity": record.identity, "created_with": record.created_with}
         else:
             about += f": {metric} on {said.data}, {examples}"
-            more = tag("p", None, f"{record.asked} {wording.sentence(said.verdict)}.")
+            verdict = f"{record.asked} {wording.sentence(said.verdict)}."
             heads = {"where": record.parts, record.degree: record.degree, "score": "score"}
             heads |= {"delta_points": f"{drop} against {record.against}", **ends}
-            tables = _spans_table(record.table, said.metric, "scores", heads)
+            tables = [_spans_table(record.table, said.metric, "scores", heads)]
             noted = record.identity.get("identity")
-    head, own = header(place, heading, about, question, warning), noted if isinstance(noted, Mapping) else {}
-    return tag("section", named, head, more, figures, tables, settings(own))
+    return render(
+        "curves", number=number, heading=heading, about=about, question=question, warning=warning,
+        verdict=verdict, figures=figures, tables=tables, n_runs=0 if trials is None else len(trials),
+        filters=None if trials is None else _filters(trials),
+        is_sweep=isinstance(record, (SweepRecord, TradeoffRecord)),
+        kind="drawn" if isinstance(record, AblationRecord) else "drawn lines",
+        settings=settings(noted if isinstance(noted, Mapping) else {}),
+    )  # fmt: skip
 
 
 def drawn(
-    record: StudyRecord, prefix: str, runs_of: Callable[[Drawing], Callable[[], str] | None] | None = None
-) -> list[Html]:
+    record: StudyRecord, prefix: str, runs_of: Callable[[Drawing], Callable[[], Markup] | None] | None = None
+) -> list[dict[str, object]]:
     """The figures of a study with their captions, each drawn again in one column for a narrow window."""
-    cards = []
+    found = []
     pairs = zip(gallery.figures_of([record], WIDE), gallery.figures_of([record], _PHONE))
     for number, (wide, phone) in enumerate(pairs):
         runs = runs_of and runs_of(wide)
-        shown = [
-            ("large", inline(wide.figure, f"{prefix}-{number}", wide.title, below=runs)),
-            ("phone", inline(phone.figure, f"{prefix}-{number}p", phone.title)),
-        ]
-        views = [tag("div", {"class": "view", "data-wide": size}, svg) for size, svg in shown]
-        figure = tag("div", {"class": "figure"}, views), tag("figcaption", {"class": "note"}, wide.caption)
-        kind = "drawn" if isinstance(record, AblationRecord) else "drawn lines"
-        cards.append(tag("div", {"class": "card"}, tag("figure", {"class": kind}, figure)))
-    return cards
+        found.append({
+            "wide": inline(wide.figure, f"{prefix}-{number}", wide.title, below=runs),
+            "phone": inline(phone.figure, f"{prefix}-{number}p", phone.title),
+            "caption": wide.caption,
+        })  # fmt: skip
+    return found
 
 
 def _runs(record: SweepRecord | TradeoffRecord) -> pd.DataFrame | None:
@@ -144,7 +145,7 @@ def _runs(record: SweepRecord | TradeoffRecord) -> pd.DataFrame | None:
 
 def _runs_over(
     drawing: Drawing, record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None
-) -> Callable[[], str] | None:
+) -> Callable[[], Markup] | None:
     """Makes a point for every run, below the means and in place of the figure's dots; None if it has none."""
     kind = drawing.stem.startswith(("init-sweep", "tradeoff")) and "aggregate" not in drawing.stem
     if trials is None or not kind:
@@ -161,8 +162,8 @@ def _runs_over(
             collection.set_visible(False)
     metrics = rows["metric"].unique()
 
-    def points() -> str:
-        shapes = []
+    def points() -> Markup:
+        shapes: list[dict[str, str]] = []
         for index, (task, ax) in enumerate(zip(tasks, axes)):
             runs = rows[rows["task"] == task]
             metric = (metrics[0] if len(metrics) == 1 else None) if init else runs["metric"].iloc[0]
@@ -172,12 +173,12 @@ def _runs_over(
                 else marks_of(rows["method"])
             )
             shapes += _points(ax, runs, column, wording.score_axis(metric)[0], own)
-        return tag("g", {"class": "runs", "role": "listbox", "aria-label": "runs"}, shapes)
+        return render("runs", shapes=shapes)
 
     return points
 
 
-def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Mapping) -> list[Html]:
+def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Mapping) -> list[dict[str, str]]:
     """A point for every run; of runs without a score, or with one below the axis, at the foot."""
     low, high = ax.get_ylim()
     heights = (factor * runs["score"]).to_numpy(float)
@@ -197,9 +198,8 @@ def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Map
             "diverged" if pd.isna(run["score"]) else wording.score_text(float(run["score"]), run["metric"])
         )
         label = f"{score}: {', '.join(told)}" + ("" if run["chosen"] else "; not in the mean")
-        shape = {"cx": f"{x:g}", "cy": f"{y:g}", "r": "2.2", "stroke": colour, "fill": colour}
-        named = {"class": kind, "role": "option", "aria-label": label}
-        shapes.append(tag("circle", {**named, **shape, **_data(run)}))
+        place = {"cx": f"{x:g}", "cy": f"{y:g}", "stroke": colour, "fill": colour}
+        shapes.append({"class": kind, "aria-label": label, **place, **_data(run)})
     return shapes
 
 
@@ -212,22 +212,19 @@ def _data(run: pd.Series) -> dict[str, str]:
     }
 
 
-def _filters(trials: pd.DataFrame) -> Html | None:
-    """A list of values for every setting in which the runs differ."""
-    picks = []
+def _filters(trials: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Every setting in which the runs differ, with its values: name, words, options."""
+    found = []
     for name in _FILTERS:
         values = trials[name].dropna().sort_values().unique() if name in trials else []
         texts = list(dict.fromkeys(cell_text(name, value, None) for value in values))
         if len(texts) > 1:
             options = [("", "all"), *((text, text) for text in texts)]
-            picks.append(choice(name.replace("_", "-"), _TRIALS[name], options))
-    said = "The points are runs; the lines and the means are those of all runs."
-    readout = tag("p", {"class": "readout", "aria-live": "polite"}, "Point at a run to see its settings.")
-    note = tag("p", {"class": "note"}, tag("b", {"class": "count"}), f" of {len(trials):,} runs. {said}")
-    return tag("div", {"class": "card run-filters"}, tag("div", {"class": "filters"}, picks), note, readout)
+            found.append((name.replace("_", "-"), _TRIALS[name], options))
+    return found
 
 
-def _sweep_tables(record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None) -> list[Html]:
+def _sweep_tables(record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None) -> list[Numbers]:
     points = record.table
     heads = _SWEEP if isinstance(record, SweepRecord) else _TRADEOFF
     found = [text_table(f"{len(points)} points as a table", points, heads)]
@@ -250,7 +247,7 @@ def text_table(
     frame: pd.DataFrame,
     heads: Mapping[str, str],
     data: Sequence[Mapping[str, object]] | None = None,
-) -> Html:
+) -> Numbers:
     """A table of numbers as text.
 
     Args:
@@ -260,7 +257,7 @@ def text_table(
     kept = [name for name in heads if name in frame and not frame[name].isna().all()]
     metrics: Sequence[str | None] = frame["metric"].tolist() if "metric" in frame else [None] * len(frame)
     columns = [[cell_text(name, v, m) for v, m in zip(frame[name].tolist(), metrics)] for name in kept]
-    return table(title, [heads[name] for name in kept], list(zip(*columns)), data)
+    return Numbers(title, [heads[name] for name in kept], list(zip(*columns)), data)
 
 
 def cell_text(name: str, value: object, metric: str | None) -> str:
@@ -288,7 +285,7 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else wording.rounded(100 * number)
 
 
-def _spans_table(frame: pd.DataFrame, metric: str, rows: str, heads: Mapping[str, str]) -> Html:
+def _spans_table(frame: pd.DataFrame, metric: str, rows: str, heads: Mapping[str, str]) -> Numbers:
     """A table of spans: where, what was tried or decided, and changes as drops with their unit."""
     named = wording.span_text if "module" in frame else wording.layers_text  # under the heading "layers"
     layers = [named(*ends) for ends in zip(frame["first"], frame["last"])]

@@ -15,8 +15,6 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_WORD
 from adapter_probe.wording import signed
 
-from .markup import Html, choice, tag
-
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MOST_CLASSES = 12  # of a confusion matrix; the rarest of more are one class
 _OTHERS = "others"
@@ -87,27 +85,6 @@ def confusion(results: AblationResults, spans: pd.DataFrame) -> dict[str, Any] |
     rows = [None if row is None else matrix(row) for row in variant_of(results, spans)]
     intact = intact_row(results)
     return {"names": names, "intact": None if results.nonfinite[intact] else matrix(intact), "rows": rows}
-
-
-def confusion_card(found: Mapping[str, Any]) -> Html:
-    """The matrix of the intact model beside that of a span, which the script fills."""
-    names, n = found["names"], len(found["names"])
-
-    def grid(title: str, counts: list[str], kind: str) -> Html:
-        heads = [tag("th", {"scope": "col"}, name) for name in names]
-        head = tag("tr", None, tag("td", None, "true \u2193  predicted \u2192"), heads)
-        body = [
-            tag("tr", None, tag("th", {"scope": "row"}, names[i]), [
-                tag("td", {"class": "count hit" if i == j else "count"}, counts[n * i + j]) for j in range(n)
-            ])
-            for i in range(n)
-        ]  # fmt: skip
-        return tag("figure", {"class": kind}, tag("figcaption", None, title), tag("table", None, head, body))
-
-    intact = grid("intact", found["intact"] or ["?"] * n * n, "confusion")
-    span = grid("", [""] * n * n, "confusion of-span")
-    pair = tag("div", {"class": "scroll matrices"}, intact, span)
-    return tag("section", {"class": "card"}, tag("h3", None, "Confusion matrices"), pair)
 
 
 def examples_content(
@@ -253,28 +230,3 @@ def _places(values: tuple[str, ...]) -> dict[str, list]:
 def _packed(said: np.ndarray, most: int) -> str | list[int]:
     digits = said.tolist()
     return "".join(_DIGITS[digit] for digit in digits) if most < len(_DIGITS) else digits
-
-
-def examples_card(found: Mapping[str, Any]) -> Html:
-    """The list's controls: outcome, columns, text and order. The script fills the list."""
-    kinds = [("wrong", "newly wrong"), ("right", "newly correct"), ("both", "both")]
-    kinds.append(("all", "every listed example"))
-    orders = [("", "as in the data"), ("flips", "by number of spans that change it")]
-    if found["words"] is not None:
-        orders += [("margin", "by margin of the span"), ("intact", "by margin of the intact model")]
-    columns = [
-        choice(f"by-{name}", name, [("", "all"), *((str(i), v) for i, v in enumerate(column["values"]))])
-        for name, column in found["columns"].items()
-    ]
-    field = tag("input", {"type": "search", "name": "text"})
-    search = tag("label", {"class": "pick"}, tag("span", None, "text"), field)
-    picks = choice("outcome", "outcome", kinds, "wrong"), columns, search, choice("order", "order", orders)
-    margin = "The margin is the probability of what is true less that of the likeliest other option. "
-    said = "Choose an example to see on the map which spans change it."
-    return tag(
-        "section", {"class": "card examples-card"}, tag("h3", None, "Changed predictions: ", tag("span")),
-        tag("div", {"class": "filters"}, picks),
-        tag("p", {"class": "note"}, tag("b", {"class": "count"}),
-            f" of {len(found['numbers']):,} listed examples. ", margin if found["words"] else "", said),
-        tag("ol", {"class": "examples"}), tag("button", {"type": "button", "class": "more"}, "show more"),
-    )  # fmt: skip

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ from adapter_probe.figures.span_grid import Grid, draw
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.wording import unit_name
 
-from .markup import Html, plain, tag
+from .markup import render
 
 INK, GROUND = "#000001", "#fffffe"
 _OWN_GROUND = (NUMBER, "dashes", "rings", "triangles")  # drawn on cells, not on the page
@@ -52,9 +53,9 @@ def inline(
     figure: Figure,
     name: str,
     title: str,
-    lay_over: Callable[[], str] | None = None,
-    below: Callable[[], str] | None = None,
-) -> Html:
+    lay_over: Callable[[], Markup] | None = None,
+    below: Callable[[], Markup] | None = None,
+) -> Markup:
     """A figure as an SVG element.
 
     Args:
@@ -79,7 +80,7 @@ def inline(
                 parent.remove(child)
         for child in [one for one in parent if one.tag.endswith(("}metadata", "}style", "}title"))]:
             parent.remove(child)
-    over, under = (make() if make else "" for make in (lay_over, below))
+    over, under = (make() if make else Markup() for make in (lay_over, below))
     _convert(root, own=False)
     values = (value for node in root.iter() for value in node.attrib.values())
     used = {one for value in values if value.startswith(("#", "url(")) for one in _REFERENCE.findall(value)}
@@ -92,10 +93,10 @@ def inline(
     inside = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
     inside = inside.replace(" />", "/>").encode("ascii", "xmlcharrefreplace").decode()
     box = " ".join(f"{float(part):g}" for part in root.attrib["viewBox"].split())
-    return Html(
-        f'<svg viewBox="{box}" role="{"group" if over or under else "img"}" aria-label="{plain(title)}"'
-        f' fill="{INK}" stroke-linejoin="round" stroke-linecap="butt">{under}{inside}{over}</svg>'
-    )
+    return Markup(
+        '<svg viewBox="{}" role="{}" aria-label="{}" fill="{}" stroke-linejoin="round" stroke-linecap="butt">'
+        "{}{}{}</svg>"
+    ).format(box, "group" if over or under else "img", title, INK, under, Markup(inside), over)
 
 
 def places(ax: Axes, points: np.ndarray) -> np.ndarray:
@@ -196,7 +197,7 @@ class Map:
         bar_at: its place on the colour bar, likewise.
     """
 
-    svg: Html
+    svg: Markup
     line_at: Callable[[float], str] | None = None
     bar_at: Callable[[float], float] | None = None
 
@@ -217,13 +218,12 @@ def line_map(line: SpanLine, labels: Sequence[str], prefix: str) -> Map:
         legend_below(figure, [entry for entry in line_entries([line], 0.0) if "tolerance" not in entry[1]])
         fit_height(figure, _PAGE.tallest)
 
-    def over() -> str:
+    def over() -> Markup:
         edges = np.arange(len(line.frame) + 1) - 0.5
         corners = places(ax, [(x, y) for x in edges for y in (low, high)]).reshape(-1, 2, 2)
         boxes = [(a[1][0], a[1][1], b[0][0] - a[0][0], a[0][1] - a[1][1]) for a, b in pairwise(corners)]
-        shapes = [_cell(box, row, labels[row], "option") for row, box in enumerate(boxes)]
-        cells = tag("g", {"class": "cells", "role": "listbox", "aria-label": line.label}, shapes)
-        return _over(cells, "dashes")
+        cells = {"label": line.label, "lines": [range(len(boxes))], "boxes": boxes, "labels": labels}
+        return render("over", kind="dashes", role="listbox", bar="", **cells)
 
     def line_at(tolerance: float) -> str:
         (left, y), (right, _) = places(ax, [(-0.6, tolerance), (len(line.frame) - 0.4, tolerance)])
@@ -263,21 +263,16 @@ def _map(
         bar = draw_colorbar(scale, [ax], bar_label, None, location="bottom", length=60 * width)
         fit_height(figure, _PAGE.tallest)
 
-    def over() -> str:
+    def over() -> Markup:
         corners = places(ax, cells.squares(np.ones(len(frame), bool)).reshape(-1, 2)).reshape(-1, 4, 2)
         low, high = corners.min(axis=1), corners.max(axis=1)
         boxes = np.concatenate([low, high - low], axis=1)
-        shapes = [_cell(box, row, labels[row], "gridcell") for row, box in enumerate(boxes)]
-        lines = [
-            tag("g", {"role": "row"}, [shapes[i] for i in np.flatnonzero(cells.positions[:, 0] == row)])
-            for row in range(len(cells.firsts))
-        ]
-        grid = tag("g", {"class": "cells", "role": "grid", "aria-label": bar_label}, lines)
-        if not has_line:
-            return _over(grid, "")
+        rows = [np.flatnonzero(cells.positions[:, 0] == row) for row in range(len(cells.firsts))]
         (_, top), (_, foot) = places(bar.ax, [(0.0, end) for end in bar.ax.get_ylim()])
-        mark = _twice({"d": f"M0 {top:g}V{foot:g}"})
-        return _over(grid, "stairs") + tag("g", {"class": "bar-mark"}, mark)
+        kind, mark = ("stairs", f"M0 {top:g}V{foot:g}") if has_line else ("", "")
+        return render(
+            "over", kind=kind, role="grid", label=bar_label, lines=rows, boxes=boxes, labels=labels, bar=mark
+        )
 
     def line_at(tolerance: float) -> str:
         edges = tolerance_border(cells.matrix(drop_points(frame["delta_points"])), tolerance)
@@ -289,29 +284,3 @@ def _map(
 
     svg = inline(figure, prefix, bar_label, over)
     return Map(svg, line_at, bar_at) if has_line else Map(svg)
-
-
-def _twice(attributes: Mapping[str, object]) -> list[Html]:
-    """A line with a halo in the colour of the ground."""
-    return [
-        tag("path", {**attributes, "stroke": colour, "stroke-width": width})
-        for colour, width in ((GROUND, 3.4), (INK, 1.7))
-    ]
-
-
-def _cell(box: Sequence[float], row: int, label: str, role: str) -> Html:
-    shape = {key: f"{side:.1f}" for key, side in zip(("x", "y", "width", "height"), box)}
-    return tag("rect", {"class": "cell", "role": role, "aria-label": label, "data-row": row, **shape})
-
-
-def _over(cells: Html, kind: str) -> Html:
-    """The tolerance line, the marks of the best spans, the cells to point at, and the frame of one cell."""
-    lines = _twice({"class": f"limit {kind}", "fill": "none"})
-    tick = tag("path", {"d": "M-2 .1L-.6 1.6L2.2 -1.5", "fill": "none"})
-    badges = [
-        tag("g", {"class": f"badge {kind}", "hidden": True}, tag("circle", {"r": "4.4"}), tick)
-        for kind in ("estimate", "bound")
-    ]
-    frame = tag("rect", {"class": "cursor", "fill": "none"})
-    below = [lines[kind == "dashes" :], badges] if kind else []
-    return tag("g", {"class": "over"}, below, cells, frame)

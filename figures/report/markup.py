@@ -1,91 +1,53 @@
-"""HTML as text that is escaped unless it was made here, so that no name or text of a user becomes markup."""
+"""The page's HTML: templates that escape every text, so that no name or text of a user becomes markup."""
 
 from __future__ import annotations
 
-import html
 import json
-import unicodedata
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 
-_VOID = frozenset(("input",))
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 NONE = "—"  # where nothing is known
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__, ""), autoescape=True, trim_blocks=True, undefined=StrictUndefined
+)
 
 
-class Html(str):
-    """Markup; every other string is text."""
+class Numbers(NamedTuple):
+    """A table of texts; `data` are attributes of its rows, or None."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    data: Sequence[Mapping[str, object]] | None = None
 
 
-def tag(name: str, attributes: Mapping[str, object] | None = None, *children: object) -> Html:
-    """An element; attributes and children that are None or False are left out, True is an empty attribute."""
-    said = "".join(
-        f' {key}="{"" if value is True else plain(str(value))}"'
-        for key, value in (attributes or {}).items()
-        if value is not None and value is not False
-    )
-    inside = "" if name in _VOID else f"{joined(children)}</{name}>"
-    return Html(f"<{name}{said}>{inside}")
+def render(template: str, **values: object) -> Markup:
+    """A template of this folder with its values, in ASCII and without control characters."""
+    text = _CONTROL.sub("\ufffd", _TEMPLATES.get_template(f"{template}.html").render(values))
+    return Markup(text.encode("ascii", "xmlcharrefreplace").decode("ascii"))
 
 
-def joined(parts: object) -> Html:
-    """Markup and texts, in any nesting of lists and tuples, one after the other."""
-    if parts is None or parts is False:
-        return Html("")
-    if isinstance(parts, (list, tuple)):
-        return Html("".join(map(joined, parts)))
-    return parts if isinstance(parts, Html) else Html(plain(str(parts)))
-
-
-def plain(text: str) -> str:
-    """Text escaped for HTML: safe in any encoding, without control characters and lone surrogates."""
-    shown = "".join("\ufffd" if unicodedata.category(c) == "Cc" and c != "\n" else c for c in text)
-    return html.escape(shown).encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def json_for_html(value: object) -> str:
+def json_for_html(value: object) -> Markup:
     """JSON that HTML cannot misread: ASCII, without `<`, `>` and `&`."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return Markup(text)
 
 
-def choice(name: str, label: str, options: Sequence[tuple[str, str]], chosen: str = "") -> Html:
-    """A labelled list of options, pairs of value and words, of which one is chosen."""
-    shown = [tag("option", {"value": value, "selected": value == chosen}, words) for value, words in options]
-    return tag("label", {"class": "pick"}, tag("span", None, label), tag("select", {"name": name}, shown))
-
-
-def table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    data: Sequence[Mapping[str, object]] | None = None,
-) -> Html:
-    """A table that can be opened and, if it is large, scrolled; the first field heads its row."""
-    head = tag("tr", None, [tag("th", {"scope": "col"}, name) for name in columns])
-    body = []
-    for number, (name, *cells) in enumerate(rows):
-        fields = tag("th", {"scope": "row"}, name), [tag("td", None, cell) for cell in cells]
-        body.append(tag("tr", data and data[number], fields))
-    grid = tag("table", None, tag("thead", None, head), tag("tbody", None, body))
-    place = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": title}
-    return tag("details", {"class": "numbers"}, tag("summary", None, title), tag("div", place, grid))
-
-
-def settings(record: Mapping[str, object]) -> Html | None:
-    """A nested record as dotted names and values that can be opened, without null or empty values.
+def settings(record: Mapping[str, object]) -> list[tuple[str, str, bool]]:
+    """A nested record as dotted names and values, without null or empty ones, and whether each is a hash.
 
     Of absolute paths only the last part is shown, because folder names are private. Hashes are not printed.
     """
     pairs = [(".".join(path), _text(value)) for path, value in _leaves(record) if value not in (None, "", [])]
-    lines = []
-    for name, text in pairs:
-        is_hash = len(text) >= 32 and set(text) <= set("0123456789abcdef")
-        kind = {"class": "hash" if is_hash else None}
-        lines.append(tag("div", kind, tag("dt", None, name), tag("dd", None, text)))
-    inside = tag("summary", None, "Settings and versions"), tag("dl", None, lines)
-    return tag("details", {"class": "settings"}, *inside) if lines else None
+    return [(name, text, len(text) >= 32 and set(text) <= set("0123456789abcdef")) for name, text in pairs]
 
 
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -113,15 +75,3 @@ def _text(value: object) -> str:
 def short_name(folder: Path) -> str:
     """The last two parts of a folder's path: enough to identify it without private folder names."""
     return "/".join(folder.resolve().parts[-2:]).lstrip("/") or "/"
-
-
-def header(
-    place: str, heading: str, about: str, question: Sequence[str], warning: str | None, *more: Html
-) -> Html:
-    """The head of a study's section: what it is, the lines of its question, why its spans mean nothing."""
-    lines = [tag("li", None, line) for line in question]
-    return tag(
-        "header", None, tag("h2", {"id": place}, heading), tag("p", {"class": "note"}, about),
-        tag("ul", {"class": "note question"}, lines) if lines else None,
-        warning and tag("p", {"class": "warning", "role": "note"}, warning), *more,
-    )  # fmt: skip

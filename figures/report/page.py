@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.score_changes import drop_points
@@ -24,10 +23,9 @@ from adapter_probe.wording import RETRAINED, is_percentage, own_unit
 
 from .ablation_section import ReportedAblation, ablation_study, average_study, comparison_study
 from .curve_sections import Curves, curves_section, curves_title
-from .markup import Html, joined, json_for_html, plain, tag
+from .markup import json_for_html, render
 from .span_section import MapStudy, content, section
 
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
 _MOST_IN_TITLE = 3  # kinds of studies
 
 Reported = ReportedAblation | AverageRecord | ComparisonRecord
@@ -91,7 +89,7 @@ def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[Map
 
 
 def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = ()) -> str:
-    """The HTML of a report.
+    """The HTML of a report; studies of the same spans stand side by side.
 
     The data are in a block that is never executed, with `<`, `>` and `&` escaped, so that no text can end the
     block; the script inserts every text as a text node. A content security policy in the page's head allows
@@ -100,46 +98,24 @@ def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = ()) -> str
     css = _file("page.css")
     script = f'(() => {{\n"use strict";\n{_file("study.js")}\n{_file("page.js")}}})();\n'
     title = page_title(studies, sweeps)
-    keys = list(dict.fromkeys(tuple(study.pairs) for study in studies))
-    data = {"studies": [content(study, keys.index(tuple(study.pairs))) for study in studies]}
+    groups: dict[tuple, list[Markup]] = {}
+    for number, study in enumerate(studies):
+        groups.setdefault(tuple(study.pairs), []).append(section(study, number))
+    data = {"studies": [content(study, list(groups).index(tuple(study.pairs))) for study in studies]}
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(css)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    parts = {
-        "policy": html.escape(policy),
-        "title": plain(title),
-        "css": css,
-        "body": joined(_body(title, studies, sweeps)),
-        "data": json_for_html(data),
-        "script": script,
-        "version": html.escape(__version__),
-    }
-    return _PLACE.sub(lambda place: parts[place[1]], _file("page.html"))
-
-
-def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> list[Html | None]:
-    """Masthead, contents, and the sections; studies of the same spans stand side by side."""
     names = [(f"study-{number}", study.title) for number, study in enumerate(studies)]
     headings = told_apart([curves_title(sweep) for sweep in sweeps], sweeps)
     names += [(f"sweep-{number}", heading) for number, heading in enumerate(headings)]
-    links = [tag("li", None, tag("a", {"href": f"#{place}"}, name)) for place, name in names]
-    parts: list[Html | None] = [
-        tag("header", {"class": "masthead"}, tag("p", None, "adapter-probe"), tag("h1", None, title)),
-        tag("nav", {"aria-label": "Contents"}, tag("ul", None, links)) if len(links) > 1 else None,
-    ]
-    groups: dict[tuple, list[Html]] = {}
-    for number, study in enumerate(studies):
-        groups.setdefault(tuple(study.pairs), []).append(section(study, number))
-    parts += [
-        tag("div", {"class": "together"}, group) if len(group) > 1 else group[0] for group in groups.values()
-    ]
-    for number, (sweep, heading) in enumerate(zip(sweeps, headings)):
-        parts.append(curves_section(sweep, number, heading))
-    if any(study.steps and is_percentage(study.words.metric) for study in studies):
-        told = tag("h2", None, "What an ablation does not tell"), tag("p", {"class": "note"}, RETRAINED)
-        parts.append(tag("section", {"class": "study", "id": "retrained"}, told))
-    return parts
+    below = [curves_section(*one) for one in zip(sweeps, range(len(sweeps)), headings)]
+    told = any(study.steps and is_percentage(study.words.metric) for study in studies)
+    return render(
+        "page", title=title, policy=policy, version=__version__, css=Markup(css), script=Markup(script),
+        data=json_for_html(data), names=names, groups=list(groups.values()), sweeps=below,
+        retrained=RETRAINED if told else None,
+    )  # fmt: skip
 
 
 def page_title(studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> str:

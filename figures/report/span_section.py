@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from adapter_probe import wording
 from adapter_probe.analysis.removable import longest_removable, tolerance_steps
@@ -20,7 +21,7 @@ from adapter_probe.analysis.score_changes import drop_points, span_units, tested
 from adapter_probe.figures.ablation_words import Words
 
 from .maps import MANY, Map
-from .markup import NONE, Html, header, settings, table, tag
+from .markup import NONE, Numbers, render, settings
 
 Fact = list[str] | None
 """A fact of a span and a remark; None where it is unknown."""
@@ -135,6 +136,15 @@ class View:
     map: Map
 
 
+class SingleLayers(NamedTuple):
+    """What a study says of every layer alone: a figure, if there are shares, and its size; and a table."""
+
+    heading: str
+    svg: Markup | None
+    size: str
+    numbers: Numbers
+
+
 @dataclass(frozen=True, eq=False)
 class MapStudy:
     """A study of spans, ready for the page.
@@ -151,8 +161,8 @@ class MapStudy:
         question: what it asks, one line each.
         steps: positions of the slider; empty without one.
         start: tolerance where the slider starts, points.
-        more: further parts of the section.
-        script: what these need, as JSON.
+        single: figure and table of the single layers, or None.
+        script: what the script needs of examples and confusion matrices, as JSON.
         joint: whether it joins several studies, so that it stands above them.
     """
 
@@ -171,8 +181,8 @@ class MapStudy:
     question: Sequence[str] = ()
     steps: Sequence[dict[str, Any]] = ()
     start: float = 1.0
-    more: Sequence[Html | None] = ()
-    script: Mapping[str, Any] | None = None
+    single: SingleLayers | None = None
+    script: Mapping[str, Any] = field(default_factory=dict)
     joint: bool = False
 
     @property
@@ -186,21 +196,22 @@ class MapStudy:
         return {name: column for name, column in self.facts.items() if any(one is not None for one in column)}
 
 
-def section(study: MapStudy, number: int) -> Html:
+def section(study: MapStudy, number: int) -> Markup:
     """The section with everything that does not depend on the chosen span and tolerance."""
-    heading = f"study-{number}"
-    tiles = []
-    for name, value, note in study.tiles:
-        remark = note and tag("small", None, f" {note}")
-        tiles.append(tag("div", None, tag("dt", None, name), tag("dd", None, value, remark)))
-    shown = tag("dl", {"class": "tiles"}, tiles)
-    head = header(heading, study.title, study.about, study.question, study.warning, shown)
-    bench = tag(
-        "div", {"class": "bench"}, _map(study), _control(study) if study.steps else None, _card(study)
+    n = max(study.spans["first"].nunique(), study.spans["last"].nunique())
+    starts = [place for place, step in enumerate(study.steps) if step["tolerance"] == study.start]
+    return render(
+        "study",
+        study=study,
+        number=number,
+        size="small" if n <= 7 else "middle" if n <= MANY else "large",
+        at=next(iter(starts), 0),
+        percent=wording.is_percentage(study.words.metric),
+        layers=study.layers or int(study.spans["last"].max()) + 1,
+        dots=max(len(row) for view in study.views for row in (view.reading.dots or [[]])),
+        numbers=_spans_table(study),
+        settings=settings(study.record),
     )
-    kind = "study joint" if study.joint else "study"
-    named = {"class": kind, "data-study": number, "aria-labelledby": heading}
-    return tag("section", named, head, bench, study.more, _spans_table(study), settings(study.record))
 
 
 def content(study: MapStudy, group: int) -> dict[str, Any]:
@@ -218,73 +229,11 @@ def content(study: MapStudy, group: int) -> dict[str, Any]:
         "views": [view.reading.content() for view in study.views],
         "facts": {"heads": list(facts), "rows": [list(row) for row in zip(*facts.values())]},
         "steps": list(study.steps),
-        "csv": numbers.to_csv(index=False, float_format="%.10g", lineterminator="\n"), **(study.script or {}),
+        "csv": numbers.to_csv(index=False, float_format="%.10g", lineterminator="\n"), **study.script,
     }  # fmt: skip
 
 
-def _map(study: MapStudy) -> Html:
-    """The drawings, of which one is shown, their legend, and how to take them along."""
-    n = max(study.spans["first"].nunique(), study.spans["last"].nunique())
-    size = "small" if n <= 7 else "middle" if n <= MANY else "large"
-    choices, shown = [], []
-    for index, view in enumerate(study.views):
-        at = {"type": "button", "data-view": view.reading.name, "aria-pressed": str(not index).lower()}
-        choices.append(tag("button", at, view.label))
-        at = {"class": "view", "data-view": view.reading.name, "hidden": index > 0, "data-wide": size}
-        shown.append(tag("div", at, view.map.svg))
-    keys = [
-        tag("li", {"class": kind}, tag("i", {"aria-hidden": "true"}), words) for kind, words in study.legend
-    ]
-    saves = [
-        tag("button", {"type": "button", "data-save": kind}, kind.upper()) for kind in ("csv", "svg", "png")
-    ]
-    tools = tag("p", {"class": "tools"}, tag("a", {"class": "here", "href": "#"}, "link to this view"), saves)
-    choice = tag("div", {"class": "choice", "role": "group", "aria-label": "What the cells show"}, choices)
-    return tag(
-        "figure", {"class": "card map"}, choice if len(choices) > 1 else None,
-        tag("div", {"class": "scroll figure"}, shown), tag("ul", {"class": "legend"}, keys), tools,
-    )  # fmt: skip
-
-
-def _control(study: MapStudy) -> Html:
-    """The slider, and what it says."""
-    at = next(place for place, step in enumerate(study.steps) if step["tolerance"] == study.start)
-    slider = {"type": "range", "min": 0, "max": len(study.steps) - 1, "value": at}
-    name = tag("span", None, f"Tolerated {study.words.drop}")
-    label = tag("label", {"class": "slider"}, name, tag("input", slider), tag("output"))
-    advice = [
-        tag("p", {"class": "advised"}, tag("b"), tag("span"),
-            tag("button", {"type": "button", "class": "span-link"}), tag("span"))
-        for _ in study.steps[0]["advice"]
-    ]  # fmt: skip
-    command = "adapter-probe prune CHECKPOINT --span ", tag("span"), " --out FOLDER"
-    removal = "To remove these adapters: ", tag("code", None, *command)
-    untold = " ", tag("a", {"href": "#retrained"}, "What this does not tell"), "."
-    prune = tag("p", {"class": "note prune"}, removal, wording.is_percentage(study.words.metric) and untold)
-    note = tag("p", {"class": "note within"})
-    told = tag("div", {"class": "advice", "aria-live": "polite"}, advice, note, prune)
-    return tag("div", {"class": "card control"}, label, told)
-
-
-def _card(study: MapStudy) -> Html:
-    """The card of one span, to be filled."""
-    named = (("pinned", "selected span"), ("passing", "span in focus"))
-    which = [tag("span", {"class": kind}, words) for kind, words in named]
-    dots = max(len(row) for view in study.views for row in (view.reading.dots or [[]]))
-    layers = study.layers or int(study.spans["last"].max()) + 1
-    kinds = ("zero", "limit-mark", "whisker", *["seed"] * dots, "point")
-    marks = [tag("i", {"class": kind}) for kind in kinds]
-    big = tag("small", {"class": "lead"}), " ", tag("b"), tag("small", {"class": "unit"})
-    return tag(
-        "div", {"class": "card span-card"}, tag("p", {"class": "over-title"}, which), tag("h3"),
-        tag("div", {"class": "strip", "aria-hidden": "true"}, [tag("i")] * layers),
-        tag("p", {"class": "big"}, big), tag("div", {"class": "axis", "aria-hidden": "true"}, marks),
-        tag("p", {"class": "note interval"}, "95% interval ", tag("span")),
-        tag("p", {"class": "note meaning"}), tag("dl", {"class": "facts"}),
-    )  # fmt: skip
-
-
-def _spans_table(study: MapStudy) -> Html:
+def _spans_table(study: MapStudy) -> Numbers:
     """All spans with what the views and the card say of them."""
     unit, columns = study.words.unit, [("span", [wording.span_text(*pair) for pair in study.pairs])]
     for reading in (view.reading for view in study.views):
@@ -295,7 +244,7 @@ def _spans_table(study: MapStudy) -> Html:
     for head, facts in study.known_facts.items():
         columns.append((head, [NONE if fact is None else fact[0] for fact in facts]))
     rows = list(zip(*(column for _, column in columns)))
-    return table(f"{len(rows)} spans as a table", [head for head, _ in columns], rows)
+    return Numbers(f"{len(rows)} spans as a table", [head for head, _ in columns], rows)
 
 
 def significance(frame: pd.DataFrame) -> list[Fact]:
@@ -347,7 +296,7 @@ def slider_steps(
         below = np.concatenate([[0], np.cumsum(np.array(parameters) > 0)])
         spans = frame.assign(n_layers=below[frame["last"] + 1] - below[frame["first"]])
     bases = ("estimate", "interval") if "bound_low_points" in frame else ("estimate",)
-    (least, reach), drawn = view.reading.axis if view else (None, None), view.map if view else Map(Html(""))
+    (least, reach), drawn = view.reading.axis if view else (None, None), view.map if view else Map(Markup())
     for tolerance in tolerance_steps(np.concatenate([drops, *others]), start):
         found = [
             None if warning else longest_removable(spans, tolerance, basis, words.study) for basis in bases

@@ -18,10 +18,10 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures.report.examples import (
     ExampleTexts,
     confusion,
-    examples_card,
     examples_content,
     flip_counts,
 )
+from adapter_probe.figures.report.markup import render
 from adapter_probe.kinds.table import scored_of
 from adapter_probe.results.ablation_files import load_ablation, read_spans
 
@@ -111,7 +111,7 @@ def test_columns_of_the_data_can_be_chosen_by(results_of):
     found = examples_content(results, span_scores(results), replace(TEXTS, metadata={"kind": kinds}))
     column = found["columns"]["kind"]
     assert [column["values"][place] for place in column["places"]] == [kinds[n - 1] for n in found["numbers"]]
-    card = examples_card(found)
+    card = render("examples", found=found)
     assert all(f'<option value="{i}">{name}</option>' in card for i, name in enumerate("xyz"))
 
 
