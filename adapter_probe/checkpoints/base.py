@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -92,11 +92,39 @@ def load_any_base(
         CheckpointError: damaged files, a quantisation whose package is not installed or that cannot be
             dequantised.
     """
-    method, config = method_of(found.fields), config_for(cls, found.config)
+    method = method_of(found.fields)
     refuse_unknown_quantisation(found.name, found.fields)
+    places: str | dict[str, str] | None = None if weights else "meta"
     if weights:
         refuse_without_package(found.name, found.fields)
-    elif method is not None:
+        if device is not None and method is not None:  # else on the one that Transformers chooses
+            whole = {"": "cpu" if spread else str(device)}
+            places = _places_of_quantised(found, cls, dtype, device) if spread and not dequantise else whole
+    model, report = _read(found, cls, n_outputs, dtype, places)
+    missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
+    if weights:
+        _refuse_unread(found.name, method, model)
+        if dequantise:
+            with naming_base("quantised weights", found.name), quiet_quantisers():
+                model, method = model.dequantize().cpu(), None
+        initialise(model, missing, seed)
+        _refuse_infinite(found.name, model)
+    elif method is not None:  # whose tensors are packed under other names and in other shapes
+        missing = frozenset(n for n in missing if not n.startswith(f"{model.base_model_prefix}."))
+    identity = _identify(found, model, missing, method, weights)
+    if weights:
+        _cast(model, method, dtype)
+    unread = tuple(sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS)))
+    model.requires_grad_(False).eval()
+    return AnyLoaded(model, missing, identity, method, positions_of(model), unread=unread)
+
+
+def _read(
+    found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype, places: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """A model by Transformers, and its report of the names that the files lack and have besides."""
+    config, method = config_for(cls, found.config), method_of(found.fields)
+    if places == "meta" and method is not None:
         del config.quantization_config
     if n_outputs is not None:
         config.num_labels = n_outputs
@@ -106,50 +134,38 @@ def load_any_base(
     exact = dtype == torch.float32 or method is not None
     if not exact:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
-    places: str | dict[str, str] | None = None if weights else "meta"
-    if weights and device is not None and method is not None:  # else on the one that Transformers chooses
-        whole = {"": "cpu" if spread else str(device)}
-        places = _places_of_quantised(found, cls, dtype, device) if spread and not dequantise else whole
+    read = partial(
+        cls.from_pretrained,
+        found.name,
+        config=config,
+        revision=found.revision,
+        dtype=dtype if exact else "auto",
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
+        use_safetensors=True,  # never unpickle
+        **({"device_map": places} if places else {}),
+    )
     with naming_base("weights", found.name), quiet_quantisers(), torch.random.fork_rng(devices=[]):
-        read = partial(
-            cls.from_pretrained,
-            found.name,
-            config=config,
-            revision=found.revision,
-            dtype=dtype if exact else "auto",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
-            use_safetensors=True,  # never unpickle
-            **({"device_map": places} if places else {}),
-        )
         model, report = read()
         if names := other_names(found, report["missing_keys"]):  # of a part of a larger model
             model, report = read(key_mapping=names)
-    missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
-    if not weights:
-        if method is not None:  # whose tensors are packed under other names and in other shapes
-            inside = f"{model.base_model_prefix}."
-            missing = frozenset(name for name in missing if not name.startswith(inside))
-        identity = _identify(found, model, missing, method, hashed=False)
-        return AnyLoaded(model.requires_grad_(False).eval(), missing, identity, method, positions_of(model))
-    _refuse_unread(found.name, method, model)
-    if dequantise:
-        with naming_base("quantised weights", found.name), quiet_quantisers():
-            model, method = model.dequantize().cpu(), None
-    initialise(model, missing, seed)
-    for name, parameter in model.named_parameters():
+    return model, report
+
+
+def _refuse_infinite(name: str, model: nn.Module) -> None:
+    for own, parameter in model.named_parameters():
         plain = type(parameter.data) is Tensor and parameter.is_floating_point()  # no quantiser's own
         if plain and not is_finite(parameter):
-            raise CheckpointError(f"base {found.name}: {name} contains NaN or infinite values")
-    identity = _identify(found, model, missing, method)
+            raise CheckpointError(f"base {name}: {own} contains NaN or infinite values")
+
+
+def _cast(model: PreTrainedModel, method: str | None, dtype: torch.dtype) -> None:
+    """Give a model its precision in memory, except for what a quantiser holds."""
     for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32
         plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor
         if method is None or (plain and parameter.is_floating_point()):
             parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
-    model.requires_grad_(False)
-    unread = tuple(sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS)))
-    return AnyLoaded(model.eval(), missing, identity, method, positions_of(model), unread=unread)
 
 
 def _places_of_quantised(
@@ -202,7 +218,7 @@ def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
 
 
 def _identify(
-    found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None, hashed: bool = True
+    found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None, hashed: bool
 ) -> BaseIdentity:
     config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
     digest, body = "", ""

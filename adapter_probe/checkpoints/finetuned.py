@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import Biases, FullFineTuning, LayerNormOnly, TopLayers
@@ -16,11 +17,11 @@ from adapter_probe.replay.two_states import Difference, first_few, hold_both, pu
 from adapter_probe.results.fingerprints import hash_json, sha256_of
 
 from .adapter_folder import adapters_below, name_of_checkpoint
-from .base import hash_stored, limit_length, load_any_base, without_pooler
-from .base_config import find_any_base, method_of, place_of_base
+from .base import AnyLoaded, hash_stored, limit_length, load_any_base, without_pooler
+from .base_config import AnyBase, find_any_base, method_of, place_of_base
 from .files import CONFIG, DELTA, DESCRIPTION, first_of, makes_embeddings
 from .identity import tokenizer_parts
-from .model_class import WITHOUT_HEAD, choose_class, head_of_base, head_with_labels
+from .model_class import WITHOUT_HEAD, Head, choose_class, head_of_base, head_with_labels
 from .native import Description, library_versions, read_description, task_of, with_record
 from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from .tokenizer import load_tokenizer, own_tokenizer
@@ -59,44 +60,15 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
     found = find_any_base(str(folder))
     recorded = (said.base.name, said.base.revision) if said is not None else (None, None)
     of_base = find_any_base(*place_of_base(folder, *recorded, base))
-    if method := method_of(of_base.fields):
-        raise CheckpointError(
-            f"base {of_base.name} is quantised with {method}, so its tensors are not those that checkpoint "
-            f"{folder} was trained from; give the unquantised model with --base"
-        )
-    if method := method_of(found.fields):
-        raise CheckpointError(
-            f"checkpoint {folder} is a whole model quantised with {method}, whose tensors have no difference "
-            "to those of its base; give the unquantised model"
-        )
-    if found.config.model_type != of_base.config.model_type:
-        raise CheckpointError(
-            f"base {of_base.name} is a {of_base.config.model_type} model and checkpoint {folder} a "
-            f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
-        )
-    embeds = makes_embeddings(folder)
-    head = "features" if embeds else head_with_labels(head_of_base(found.config), found.config)
-    if head is None:
-        named = (found.fields.get("architectures") or ["an unknown class"])[0]
-        raise CheckpointError(
-            f"checkpoint {folder} was saved from {named}, whose outputs adapter-probe has no scores of; give "
-            "a model for sequence or token classification, question answering or language modelling, or "
-            "from Python batches= and read="
-        )
+    _refuse_unfit(folder, found, of_base)
+    head = _head(folder, found)
     cls = choose_class(found.name, found.config, head, ())
-    tuned = load_any_base(found, cls, None, dtype)
-    n_labels = int(tuned.model.config.num_labels)
-    outputs = None if head in WITHOUT_HEAD else n_labels
-    loaded = load_any_base(of_base, cls, outputs, dtype)
-    if embeds:  # not by the pooler, which either of the two may lack
-        lacked = frozenset(n for n in tuned.missing | loaded.missing if n.startswith("pooler."))
-        tuned, loaded = (
-            without_pooler(replace(one, missing=one.missing | lacked)) for one in (tuned, loaded)
-        )
+    tuned, loaded = _load_both(found, of_base, cls, head, dtype)
     if tuned.missing:
         raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
     base_tokenizer = load_tokenizer(of_base.name, of_base.revision)
     tokenizer, changed = own_tokenizer((folder,), found.config, base_tokenizer)
+    n_labels = int(tuned.model.config.num_labels)
     about = Description(
         FullFineTuning(), loaded.identity,
         task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
@@ -116,6 +88,55 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         notes, own_tokenizer=bool(changed),
     )  # fmt: skip
     return with_base(opened, loaded.model)
+
+
+def _refuse_unfit(folder: Path, found: AnyBase, of_base: AnyBase) -> None:
+    """Refuse a model and a base of which one is quantised, or that are of two families."""
+    kind, own = of_base.config.model_type, found.config.model_type
+    if method := method_of(of_base.fields):
+        raise CheckpointError(
+            f"base {of_base.name} is quantised with {method}, so its tensors are not those that checkpoint "
+            f"{folder} was trained from; give the unquantised model with --base"
+        )
+    if method := method_of(found.fields):
+        raise CheckpointError(
+            f"checkpoint {folder} is a whole model quantised with {method}, whose tensors have no difference "
+            "to those of its base; give the unquantised model"
+        )
+    if kind != own:
+        raise CheckpointError(
+            f"base {of_base.name} is a {kind} model and checkpoint {folder} a {own} model; give the model "
+            "that it was fine-tuned from with --base"
+        )
+
+
+def _head(folder: Path, found: AnyBase) -> Head:
+    """What a whole model computes, by the class that it was saved from."""
+    if makes_embeddings(folder):
+        return "features"
+    if head := head_with_labels(head_of_base(found.config), found.config):
+        return head
+    named = (found.fields.get("architectures") or ["an unknown class"])[0]
+    raise CheckpointError(
+        f"checkpoint {folder} was saved from {named}, whose outputs adapter-probe has no scores of; give a "
+        "model for sequence or token classification, question answering or language modelling, or from "
+        "Python batches= and read="
+    )
+
+
+def _load_both(
+    found: AnyBase, of_base: AnyBase, cls: type[PreTrainedModel], head: Head, dtype: torch.dtype
+) -> tuple[AnyLoaded, AnyLoaded]:
+    """A fine-tuned model and its base, with a head of as many outputs."""
+    tuned = load_any_base(found, cls, None, dtype)
+    outputs = None if head in WITHOUT_HEAD else int(tuned.model.config.num_labels)
+    loaded = load_any_base(of_base, cls, outputs, dtype)
+    if head != "features":
+        return tuned, loaded
+    # Embeddings are not made by the pooler, which either of the two may lack.
+    lacked = frozenset(n for n in tuned.missing | loaded.missing if n.startswith("pooler."))
+    tuned, loaded = (without_pooler(replace(one, missing=one.missing | lacked)) for one in (tuned, loaded))
+    return tuned, loaded
 
 
 def with_base(opened: OpenedPeft, base: nn.Module, called: tuple[str, str] | None = None) -> OpenedFinetuned:
