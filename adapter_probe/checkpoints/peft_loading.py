@@ -71,27 +71,8 @@ def put_adapter(
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
         filled = saved_tensors(model)
-    if loaded.model.device.type == "meta":
-        lacking = sorted(filled.keys() - tensors.keys() - set(map(_stored_name, placed)))
-    else:
-        lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
-    if lacking := lacking or unsaved_biases(model, tensors.keys()):
-        bias = getattr(config, "bias", "none")
-        gone = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
-        gone = gone if bias.endswith("_only") and all(n.endswith("base_layer.bias") for n in lacking) else ""
-        raise CheckpointError(
-            f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
-            f"{loaded.identity.name} with this configuration{gone}"
-        )
-    random = sorted(loaded.missing - set(map(own_name, placed)))
-    said_of, on_base = f"checkpoint {path.parent}", f"base {loaded.identity.name}"
-    lost = ()
-    if random and all(name.startswith(f"{loaded.model.base_model_prefix}.pooler.") for name in random):
-        lost = (_without_pooler(path, loaded.identity.name),)
-        if loaded.model.device.type != "meta":  # which is only looked at
-            raise CheckpointError(lost[0])
-    else:
-        refuse_random(random, said_of, on_base, all(name.startswith(HEAD_MODULES) for name in random))
+    _refuse_lacking(model, filled, tensors.keys(), placed, path, loaded)
+    lost = _refuse_random(loaded, placed, path)
     allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
     _refuse_foreign(own, placed, allowed, path)
     if loaded.quantised is None:
@@ -99,14 +80,46 @@ def put_adapter(
     return model.requires_grad_(False).eval(), (*lost, *_news(said), *_unmatched(model))
 
 
-def _without_pooler(path: Path, base: str) -> str:
-    """What to say of a classifier that was trained on the random pooler of a base of sentence embeddings."""
-    return (
-        f"base {base} has no pooler, so the training drew one at random, and {path} does not have it: the "
-        "model that was trained cannot be made again. If the base of the training was saved, give it with "
-        "--base; else train again with modules_to_save=['pooler', 'classifier'], or save the base with its "
-        "new pooler before the training"
-    )
+def _refuse_lacking(
+    model: PeftModel, filled: Mapping[str, Tensor], stored: Set[str], placed: Collection[str], path: Path,
+    loaded: AnyLoaded,
+) -> None:  # fmt: skip
+    """Refuse a file without a tensor that PEFT would save; without memory, by the names alone."""
+    if loaded.model.device.type == "meta":
+        lacking = sorted(filled.keys() - stored - set(map(_stored_name, placed)))
+    else:
+        lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
+    if lacking := lacking or unsaved_biases(model, stored):
+        bias = getattr(model.peft_config[ADAPTER], "bias", "none")
+        gone = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
+        gone = gone if bias.endswith("_only") and all(n.endswith("base_layer.bias") for n in lacking) else ""
+        raise CheckpointError(
+            f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
+            f"{loaded.identity.name} with this configuration{gone}"
+        )
+
+
+def _refuse_random(loaded: AnyLoaded, placed: Collection[str], path: Path) -> tuple[str, ...]:
+    """Refuse parameters that neither the base nor the file has.
+
+    Returns:
+        what to say of a classifier that was trained on the random pooler of a base of sentence embeddings,
+        where the model is only looked at.
+    """
+    base, random = loaded.identity.name, sorted(loaded.missing - set(map(own_name, placed)))
+    if random and all(name.startswith(f"{loaded.model.base_model_prefix}.pooler.") for name in random):
+        said = (
+            f"base {base} has no pooler, so the training drew one at random, and {path} does not have it: "
+            "the model that was trained cannot be made again. If the base of the training was saved, give it "
+            "with --base; else train again with modules_to_save=['pooler', 'classifier'], or save the base "
+            "with its new pooler before the training"
+        )
+        if loaded.model.device.type != "meta":
+            raise CheckpointError(said)
+        return (said,)
+    of_head = all(name.startswith(HEAD_MODULES) for name in random)
+    refuse_random(random, f"checkpoint {path.parent}", f"base {base}", of_head)
+    return ()
 
 
 def refuse_unloadable(folder: Path, model: PeftModel) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from peft import PeftConfig
+from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 
 from adapter_probe.errors import CheckpointError, ModelError
@@ -27,7 +27,7 @@ from .base import AnyLoaded, Load, hash_stored, limit_length, load_any_base, wit
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .embedding import folder_of_modules
 from .files import CONFIG, DESCRIPTION, MODULES, Unsupported, folder_of_base, read_json_file
-from .grown_bases import grow
+from .grown_bases import Grown, grow
 from .identity import tokenizer_parts
 from .model_class import (
     HEAD_MODULES,
@@ -85,17 +85,35 @@ def open_with_peft(
     found = find_any_base(*place)
     refuse_changed_base(folder, document, folder_of_base(found.name, found.revision))
     plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    outputs = _outputs(plain)
-    head, unfit = _head(config, found, outputs, _modules(plain))
-    if (embeds := folder_of_modules(folder)) is not None:
-        _refuse_head(folder, embeds, config)
-        head, unfit = "features", ""
-    loaded, head = _loaded(folder, document, found, head, outputs, _modules(plain), load)
+    outputs, modules = _outputs(plain), _modules(plain)
+    head, unfit = _head(folder, config, found, outputs, modules)
+    loaded, head = _loaded(folder, document, found, head, outputs, modules, load)
     there = {name for name, _ in loaded.model.named_modules()}
-    _refuse_headless(folder, loaded, _modules(tensors), _modules(plain), there)
+    _refuse_headless(folder, loaded, _modules(tensors), modules, there)
     refuse_other_prefix(file, _modules(tensors), there, found.name)
-    refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
+    refuse_slow_patterns(path, document, sorted(there))
     _save_heads(config, loaded, plain)
+    model, loaded, grown, said = _put(folder, loaded, config, tensors, in_layers)
+    read = _tokenizer(folder, given or folder, found, loaded, head)
+    of_base = head not in WITHOUT_HEAD and not outputs  # the head
+    tuned = tuned_modules(model)
+    notes += [*said, *filter(None, (note_on_fields(document, config), unfit))]
+    notes += [grown.note] if grown is not None else []
+    notes += _notes_on_what_stays(tuned, config)
+    notes += ["The checkpoint contains no head, so the head of the base is used."] * of_base
+    notes += [*read.notes, *_notes_on_base(found, loaded), *note_on_others(folder)]
+    return OpenedPeft(
+        model, read.tokenizer, _described(folder, config, found, loaded, head, of_base, read, tuned), head,
+        frozenset(tensors), loaded.missing, folder, tuple(notes), bool(read.changed), loaded.quantised,
+        loaded.quantised is not None and mixes_examples(found.fields),
+    )  # fmt: skip
+
+
+def _put(
+    folder: Path, loaded: AnyLoaded, config: PeftConfig, tensors: Mapping[str, Tensor], in_layers: bool
+) -> tuple[PeftModel, AnyLoaded, Grown | None, Sequence[str]]:
+    """The model of PEFT, the base with the tokens that the adapter's file has rows for, and remarks."""
+    file = weights_in(folder)
     loaded, grown = grow(loaded, config, tensors, file)
     model, said = put_adapter(loaded, config, tensors, file)
     if grown is not None:
@@ -106,14 +124,19 @@ def open_with_peft(
             refuse_outside(model, f"checkpoint {folder}")
     except ModelError as error:
         raise CheckpointError(str(error)) from error
-    read = _tokenizer(folder, given or folder, found, loaded, head)
-    tuned = tuned_modules(model)
+    return model, loaded, grown, said
+
+
+def _described(
+    folder: Path, config: PeftConfig, found: AnyBase, loaded: AnyLoaded, head: Head, of_base: bool,
+    read: _Tokenizer, tuned: tuple[InnerSpec, ...],
+) -> Description:  # fmt: skip
     kind = "dora" if getattr(config, "use_dora", False) else type_of(config).lower()
     n_labels = int(loaded.model.config.num_labels)
+    delta = hash_contents((folder / CONFIG, weights_in(folder)))
+    of_head = _hash_of_head(loaded) if of_base else ""
     padding = {"padding": hash_json(read.skipped)} if read.skipped else {}
-    of_head = "" if head in WITHOUT_HEAD or outputs else _hash_of_head(loaded)
-    delta = hash_contents((path, file))
-    description = Description(
+    return Description(
         method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
         delta_sha256=hash_json([delta, of_head]) if of_head else delta,
@@ -122,38 +145,6 @@ def open_with_peft(
         max_length=limit_length(loaded.max_length, read.tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
     )
-    notes += [*said, *filter(None, (note_on_fields(document, config), unfit))]
-    notes += [grown.note] if grown is not None else []
-    notes += _notes_on_what_stays(tuned, config)
-    if head not in WITHOUT_HEAD and not outputs:
-        notes.append("The checkpoint contains no head, so the head of the base is used.")
-    notes += read.notes
-    if stored := method_of(found.fields):
-        runs = "runs as it is stored" if loaded.quantised else "was dequantised while it was loaded"
-        notes.append(f"The base is quantised with {stored} and {runs}.")
-    notes += [*note_on_code(found.fields), *note_on_others(folder)]
-    return OpenedPeft(
-        model,
-        read.tokenizer,
-        description,
-        head,
-        frozenset(tensors),
-        loaded.missing,
-        folder,
-        tuple(notes),
-        bool(read.changed),
-        loaded.quantised,
-        loaded.quantised is not None and mixes_examples(found.fields),
-    )
-
-
-def _refuse_head(folder: Path, embeds: Path, config: PeftConfig) -> None:
-    """Refuse a checkpoint that makes embeddings by one file, and has a head by another."""
-    if HEADS.get(config.task_type or "") not in (None, "features", "causal", "seq2seq"):
-        raise CheckpointError(
-            f"{embeds / MODULES} says that checkpoint {folder} makes embeddings, and its task type "
-            f"{config.task_type} that it has a head; move the file away to score the head"
-        )
 
 
 def _loaded(
@@ -253,6 +244,13 @@ def _notes_on_what_stays(tuned: Sequence[InnerSpec], config: PeftConfig) -> Iter
         yield "KaSA removes directions from the base's weights, also with the adapters off."
 
 
+def _notes_on_base(found: AnyBase, loaded: AnyLoaded) -> Iterator[str]:
+    if stored := method_of(found.fields):
+        runs = "runs as it is stored" if loaded.quantised else "was dequantised while it was loaded"
+        yield f"The base is quantised with {stored} and {runs}."
+    yield from note_on_code(found.fields)
+
+
 def _outputs(plain: Mapping[str, Tensor]) -> int | None:
     """Number of logits, from the last matrix of a trained head."""
     found = [n for n in plain if n.startswith(HEAD_MODULES) and n.endswith("weight") and "lora_" not in n]
@@ -260,7 +258,9 @@ def _outputs(plain: Mapping[str, Tensor]) -> int | None:
     return len(plain[found[-1]]) if found and plain[found[-1]].dim() else None
 
 
-def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[str]) -> tuple[Head, str]:
+def _head(
+    folder: Path, config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[str]
+) -> tuple[Head, str]:
     """What the model computes: by PEFT's task type, else by the class that was trained, else by the base.
 
     PEFT runs an adapter on any class. A task type of language models, which have no head of their own in the
@@ -268,7 +268,17 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
 
     Returns:
         the head, and what to say of a task type that does not fit; empty if it does.
+
+    Raises:
+        CheckpointError: the checkpoint makes embeddings by one file, and has a head by another.
     """
+    if (embeds := folder_of_modules(folder)) is not None:
+        if HEADS.get(config.task_type or "") not in (None, "features", "causal", "seq2seq"):
+            raise CheckpointError(
+                f"{embeds / MODULES} says that checkpoint {folder} makes embeddings, and its task type "
+                f"{config.task_type} that it has a head; move the file away to score the head"
+            )
+        return "features", ""
     trained, both = (config.auto_mapping or {}).get("base_model_class"), found.config.is_encoder_decoder
     own, unfit = head_of_base(found.config), ""
     head: Head | None = HEADS.get(config.task_type or "") or head_of_class(trained, both)
