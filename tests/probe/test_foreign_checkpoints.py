@@ -8,21 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from exact import assert_close_in_float32
 from refusals import naming
 from where import DEVICE
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.native import names_of_outputs
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.task_of_files import given_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.probe.ablation_arguments import AblationArguments
-from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
-from adapter_probe.spans import Span
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 BERT = str(FIXTURES / "bases" / "bert")
@@ -132,25 +127,3 @@ def test_sites_without_anything_inside_are_told(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [0, 1, 2])
     with pytest.raises(CheckpointError, match=naming("--sites ffn", "attention")):
         request("peft/lora", data, sites="ffn")
-
-
-@pytest.mark.parametrize(
-    "case", ["adapterhub/union", pytest.param("adapterhub/lora-everywhere", marks=pytest.mark.slow)]
-)
-def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
-    data = rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)])
-    opened = open_any(FIXTURES / case, BERT)
-    opened = opened.with_task(given_task(opened.description.task, [data], "validation", case))
-    to_native(opened, tmp_path / "native")
-    made = prepare_ablation(AblationArguments(str(tmp_path / "native")), DEVICE)
-    pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
-    assert pruned.adapters_before - pruned.adapters_after == sum(made.model.site_parameters[2:])
-    again = prepare_ablation(AblationArguments(str(tmp_path / "pruned")), DEVICE)
-    small = again.checkpoint
-    assert again.model.has_adapter.tolist()[2:] == [False] * 4
-    assert small.description.training["pruned_layers"] == [1, 2]
-    logits = [
-        small.model(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
-        for ids in made.encoded.input_ids
-    ]
-    assert_close_in_float32(pruned.results.outputs[1], np.stack(logits), layers=3)

@@ -84,21 +84,29 @@ def by_peft(base: Path, checkpoint: Path) -> PeftModel:
     return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), checkpoint).eval()
 
 
+@torch.no_grad()
+def assert_equal(base: Path, checkpoint: Path, out: Path, change: Callable, within: float = 0.0) -> None:
+    """PEFT's models of both have the same logits once `change` was made to the first one's layers."""
+    whole = by_peft(base, checkpoint)
+    intact, model = whole(IDS).logits, whole.get_base_model()
+    change(model.model.layers if hasattr(model, "model") else model.transformer.h)
+    expected = whole(IDS).logits
+    torch.testing.assert_close(by_peft(base, out)(IDS).logits, expected, rtol=0, atol=within)
+    assert (intact - expected).abs().max() > 1e-3
+
+
+def off(layer: torch.nn.Module) -> None:
+    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+    switched([module for module in layer.modules() if isinstance(module, kinds)], False)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n == "lora" else pytest.mark.slow) for n in TUNERS]
 )
 def test_peft_loads_what_is_left_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS[name]), tmp_path / "pruned"
     pruned = prune(checkpoint, Span(1, 1), out)
-    whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
-    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
-    with torch.no_grad():
-        intact = whole(IDS).logits
-        layer = whole.get_base_model().model.layers[1]
-        switched([module for module in layer.modules() if isinstance(module, kinds)], False)
-        expected = whole(IDS).logits
-        assert torch.equal(smaller(IDS).logits, expected)
-    assert (intact - expected).abs().max() > 1e-3
+    assert_equal(base, checkpoint, out, lambda layers: off(layers[1]))
     assert pruned.adapters_after < pruned.adapters_before
     assert pruned.seconds_after > 0
 
@@ -115,15 +123,12 @@ def test_trained_biases_stay(bias: str, tmp_path: Path):
     config.task_type = "CAUSAL_LM"
     checkpoint = write_adapter(tmp_path / "adapter", place, AutoModelForCausalLM, config)
     prune(checkpoint, Span(1, 1), tmp_path / "out")
-    whole, smaller = by_peft(place, checkpoint), by_peft(place, tmp_path / "out")
+    whole = by_peft(place, checkpoint)
     assert saved_tensors(whole).keys() == load_file(checkpoint / "adapter_model.safetensors").keys()
     base = AutoModelForCausalLM.from_pretrained(place)
     trained = whole.get_base_model().transformer.h[1].attn.c_attn.base_layer.bias
     assert not torch.equal(trained, base.transformer.h[1].attn.c_attn.bias)
-    layer = whole.get_base_model().transformer.h[1]
-    switched([module for module in layer.modules() if isinstance(module, BaseTunerLayer)], False)
-    with torch.no_grad():
-        assert torch.equal(smaller(IDS).logits, whole(IDS).logits)
+    assert_equal(place, checkpoint, tmp_path / "out", lambda layers: off(layers[1]))
 
 
 def scaled(layer: torch.nn.Module, strength: float) -> None:
@@ -156,25 +161,14 @@ def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made,
         return
     pruned = prune(checkpoint, Span(1, 1), out, -0.5)
     assert (pruned.adapters_after, pruned.strength) == (pruned.adapters_before, -0.5)
-    if name not in BY_PEFT:  # `prune` itself compares with the model's switches, which have their own tests
-        return
-    whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
-    with torch.no_grad():
-        intact = whole(IDS).logits
-        scaled(whole.get_base_model().model.layers[1], -0.5)
-        expected = whole(IDS).logits
-        torch.testing.assert_close(smaller(IDS).logits, expected, rtol=0, atol=1e-5)
-    assert (intact - expected).abs().max() > 1e-3
+    if name in BY_PEFT:  # `prune` itself compares with the model's switches, which have their own tests
+        assert_equal(base, checkpoint, out, lambda layers: scaled(layers[1], -0.5), 1e-5)
 
 
 def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS["lora"]), tmp_path / "half"
     ap.convert(checkpoint, out, to="peft", strength=0.5)
-    whole, half = by_peft(base, checkpoint), by_peft(base, out)
-    with torch.no_grad():
-        for layer in whole.get_base_model().model.layers:
-            scaled(layer, 0.5)
-        torch.testing.assert_close(half(IDS).logits, whole(IDS).logits, rtol=0, atol=1e-5)
+    assert_equal(base, checkpoint, out, lambda layers: scaled(layers, 0.5), 1e-5)
     with pytest.raises(ResultsError, match=naming("strength must", "float32", "inf")):
         ap.convert(checkpoint, tmp_path / "no", to="peft", strength=float("inf"))
 
@@ -184,14 +178,7 @@ def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS["lora"]), tmp_path / "pruned"
     given = {"data": checkpoint.parent / "rows.jsonl", "progress": False}
     pruned = ap.prune(checkpoint, out=out, span=(0, 1), sites="o_proj", **given)
-    whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
-    with torch.no_grad():
-        intact = whole(IDS).logits
-        for layer in whole.get_base_model().model.layers[:2]:
-            switched([layer.self_attn.o_proj], False)
-        expected = whole(IDS).logits
-        assert torch.equal(smaller(IDS).logits, expected)
-    assert (intact - expected).abs().max() > 1e-3
+    assert_equal(base, checkpoint, out, lambda layers: [off(one.self_attn.o_proj) for one in layers[:2]])
     assert pruned.adapter_parameters_after < pruned.adapter_parameters_before
     by_module = ap.ablate(checkpoint, data=given["data"], by="module", progress=False)
     with pytest.raises(ResultsError, match=naming("span=", "sites=")):
@@ -207,23 +194,21 @@ def test_every_layer_or_module_is_scaled_by_its_own_strength(
     n = len(AutoModelForCausalLM.from_pretrained(base).model.layers)
     by_pattern = tmp_path / "strengths.json"
     by_pattern.write_text(json.dumps({"*.o_proj": 0.5, "layers.1.self_attn.o_proj": -2}))
-    for number, given in enumerate(([1, 0.25, *[1] * (n - 2)], by_pattern)):
-        out = tmp_path / str(number)
+
+    def change_modules(layers: torch.nn.ModuleList) -> None:
+        for place, layer in enumerate(layers):
+            scaled(layer.self_attn.o_proj, -2 if place == 1 else 0.5)
+
+    for given, change in (
+        ([1, 0.25, *[1] * (n - 2)], lambda layers: scaled(layers[1], 0.25)),
+        (by_pattern, change_modules),
+    ):
+        out = tmp_path / type(given).__name__
         if how == "prune":
             ap.prune(checkpoint, out=out, strength=given, data=rows, progress=False)
         else:
             ap.convert(checkpoint, out, to="peft", strength=given)
-        whole, made_smaller = by_peft(base, checkpoint), by_peft(base, out)
-        with torch.no_grad():
-            intact = whole(IDS).logits
-            for place, layer in enumerate(whole.get_base_model().model.layers):
-                if number == 0:
-                    scaled(layer, given[place])
-                else:
-                    scaled(layer.self_attn.o_proj, -2 if place == 1 else 0.5)
-            expected = whole(IDS).logits
-            torch.testing.assert_close(made_smaller(IDS).logits, expected, rtol=0, atol=1e-5)
-        assert (intact - expected).abs().max() > 1e-3
+        assert_equal(base, checkpoint, out, change, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from embedding_folders import encoder
-from mask_loop import randomise
+from mask_loop import randomise, with_lora
 from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
 from peft_folders import KV, reference, saved, span_off, written
 from refusals import naming
@@ -201,8 +201,7 @@ def test_a_reranker_is_scored_by_query(tmp_path):
     config = BertConfig.from_pretrained(tmp_path / "base", num_labels=1)
     BertForSequenceClassification(config).save_pretrained(tmp_path / "base")
     base = BertForSequenceClassification.from_pretrained(tmp_path / "base")
-    model = get_peft_model(base, LoraConfig(r=4, target_modules=["query", "value"], task_type="SEQ_CLS"))
-    randomise(model, 0.4)
+    model = with_lora(base, ["query", "value"], "SEQ_CLS", 0.4)
     model.save_pretrained(tmp_path / "lora")
     rows = [
         {"query": query, "document": text, "relevance": (3 * i + j) % 3 if i < 3 else 0}

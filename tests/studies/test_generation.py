@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -154,84 +155,6 @@ def test_refusals(rows, asked, named, checkpoint, tmp_path):
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
 
 
-def test_the_models_own_way_of_writing_belongs_to_the_study(checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
-    rows = written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS])
-    asked = {
-        "base": folder / "base", "data": rows, "generate": True, "max_new_tokens": NEW, "spans": "whole",
-        "out": tmp_path / "out", "progress": False,
-    }  # fmt: skip
-    adapter_probe.ablate(folder / checkpoint.name, **asked)
-    path = folder / "base" / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 50.0}))
-    with pytest.raises(AdapterProbeError, match=naming(str(tmp_path / "out"), "repetition_penalty", "50.0")):
-        adapter_probe.ablate(folder / checkpoint.name, **asked)
-
-
-def test_padding_is_no_part_of_a_prompt(checkpoint, tmp_path):
-    """Where the model's own settings read the tokens so far, they read those of the prompt alone."""
-    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
-    rows = written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS])
-    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
-    before, (model, _) = json.loads(path.read_text()), reference(checkpoint, "CAUSAL_LM")
-    likeliest = model(**tokenizer("b", return_tensors="pt")).logits[0, -1].argmax().item()
-    settings = [{"repetition_penalty": 2.0, "prompt_lookup_num_tokens": 2}, {"no_repeat_ngram_size": 1}]
-    for number, own in enumerate([*settings, {"min_length": 8, "eos_token_id": [*range(128)]}]):
-        path.write_text(json.dumps({**before, **own, "pad_token_id": likeliest}))
-        study = adapter_probe.ablate(
-            folder / checkpoint.name, base=folder / "base", data=rows, generate=True, max_new_tokens=NEW,
-            spans="whole", progress=False, out=tmp_path / str(number),
-        )  # fmt: skip
-        intact = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
-        assert intact == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
-
-
-def test_the_models_own_stop_strings_end_a_text(checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
-    rows = written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS])
-    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
-    free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
-    own = {"stop_strings": [free[0][1:3], "</s>"]}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
-    asked = {
-        "base": folder / "base", "data": rows, "generate": True, "max_new_tokens": NEW, "spans": "whole",
-        "out": tmp_path / "out", "progress": False,
-    }  # fmt: skip
-    study = adapter_probe.ablate(folder / checkpoint.name, **asked)
-    intact = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
-    assert intact == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
-    assert len(intact[0]) < len(free[0])
-    path.write_text(json.dumps({**json.loads(path.read_text()), "stop_strings": ["other"]}))
-    with pytest.raises(AdapterProbeError, match=naming("stop_strings", "other")):
-        adapter_probe.ablate(folder / checkpoint.name, **asked)
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        lambda prompt, text: {"stop_strings": prompt[-1] + text[0]},
-        lambda prompt, text: {"stop_strings": [prompt[-2:] + text[:2]]},
-        pytest.param(
-            lambda prompt, text: {"watermarking_config": {"greenlist_ratio": 0.5, "bias": 9.0}},
-            marks=on_processor("a device in Python has no generator of random numbers of its own"),
-        ),
-    ],
-    ids=["a stop string that begins in the prompt", "longer", "watermark"],
-)
-def test_what_generate_makes_of_the_models_own_settings(own, checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
-    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
-    free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **own(PROMPTS[0], free[0])}))
-    wanted = own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
-    study = adapter_probe.ablate(
-        folder / checkpoint.name, base=folder / "base", generate=True, max_new_tokens=NEW, spans="whole",
-        data=written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS]), progress=False,
-    )  # fmt: skip
-    assert study.texts[study.texts["variant"] == "intact"]["text"].tolist() == wanted
-    assert wanted != free
-
-
 def test_a_classifier_does_not_write(tmp_path):
     classifier = saved(tmp_path, "llama", KV | {"num_labels": 2}, "SEQ_CLS", ["q_proj"])
     rows = written(tmp_path, [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
@@ -262,9 +185,24 @@ def test_pruning_within_a_tolerance_writes_as_the_ablation_did(checkpoint, tmp_p
     assert (pruned.metric, pruned.n_examples) == ("contains", len(PROMPTS) - pruned.n_examples_chosen_on)
 
 
-# Settings of generation_config.json: how the texts are those of `generate` under them, or what is said.
+# Settings of generation_config.json, some made of the first prompt and its text, and what becomes of them.
+# Where they read the tokens so far, padding is a prompt's likeliest next token.
 OBEYED, FREE = "as generate writes with it", "without effect"
-SETTINGS: dict[str, tuple[dict[str, object], str]] = {
+QUICK = ("stop strings", "a stop string that begins in the prompt", "longer", "watermark", "prompt lookup",
+         "no_repeat_ngram_size", "min_length")  # fmt: skip
+PADDED = {"pad_token_id": None}
+Settings = dict[str, object] | Callable[[str, str], dict[str, object]]
+SETTINGS: dict[str, tuple[Settings, str]] = {
+    "stop strings": (lambda prompt, text: {"stop_strings": [text[1:3], "</s>"]}, OBEYED),
+    "a stop string that begins in the prompt": (
+        lambda prompt, text: {"stop_strings": prompt[-1] + text[0]},
+        OBEYED,
+    ),
+    "longer": (lambda prompt, text: {"stop_strings": [prompt[-2:] + text[:2]]}, OBEYED),
+    "watermark": ({"watermarking_config": {"greenlist_ratio": 0.5, "bias": 9.0}}, OBEYED),
+    "prompt lookup": ({"repetition_penalty": 2.0, "prompt_lookup_num_tokens": 2, **PADDED}, OBEYED),
+    "no_repeat_ngram_size": ({"no_repeat_ngram_size": 1, **PADDED}, OBEYED),
+    "min_length": ({"min_length": 8, "eos_token_id": [*range(128)], **PADDED}, OBEYED),
     "guidance_scale": ({"guidance_scale": 1.5}, OBEYED),
     "min_new_tokens": ({"min_new_tokens": 6, "eos_token_id": [*range(128)]}, OBEYED),
     "sequence_bias": ({"sequence_bias": [[[5], 9.0]]}, OBEYED),
@@ -304,18 +242,31 @@ def test_the_drawing_that_a_study_does_itself_is_followed(checkpoint):
     assert not_followed(model) == ["do_sample=True", "temperature=0.6", "top_p=0.9"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", SETTINGS)
+def marks_of(case: str) -> tuple[pytest.MarkDecorator, ...]:
+    if case == "watermark":
+        return (on_processor("a device in Python has no generator of random numbers of its own"),)
+    return () if case in QUICK else (pytest.mark.slow,)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=marks_of(case)) for case in SETTINGS])
 def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, tmp_path):
     own, verdict = SETTINGS[case]
     folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
     path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
-    free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    plain = reference(checkpoint, "CAUSAL_LM")[0]
+    free = own_texts(plain, tokenizer, PROMPTS)
+    own = own(PROMPTS[0], free[0]) if callable(own) else dict(own)
+    if "pad_token_id" in own:
+        own["pad_token_id"] = plain(**tokenizer("b", return_tensors="pt")).logits[0, -1].argmax().item()
+
+    def write(**settings: object) -> None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+    write(**own)
     asked = {
         "base": folder / "base", "generate": True, "max_new_tokens": NEW, "spans": "whole",
         "data": written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS]),
-        "progress": False,
+        "out": tmp_path / "out", "progress": False,
     }  # fmt: skip
     if "own generate" in verdict:
         with pytest.raises(AdapterProbeError, match=verdict):
@@ -330,3 +281,7 @@ def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, t
         assert texts == free
     said = [line for line in study.question if "not followed" in line]
     assert [line.endswith(f": {verdict}") for line in said] == [True] * (verdict not in (OBEYED, FREE))
+    if case in ("stop strings", "no_repeat_ngram_size"):
+        write(stop_strings=["other"])  # which belongs to the study, whether there was one before or none
+        with pytest.raises(AdapterProbeError, match=naming(str(tmp_path / "out"), "stop_strings", "other")):
+            adapter_probe.ablate(folder / checkpoint.name, **asked)

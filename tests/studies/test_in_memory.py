@@ -14,7 +14,7 @@ import peft
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from mask_loop import each_span, randomise, switched
+from mask_loop import each_span, randomise, switched, with_lora
 from matplotlib import pyplot
 from packaging.version import Version
 from peft import (
@@ -46,7 +46,8 @@ import adapter_probe as ap
 from adapter_probe.checkpoints import in_memory
 from adapter_probe.probe.resumable import AblationRun
 
-LORA = {"r": 4, "target_modules": ["query", "value"]}
+QV = ["query", "value"]
+LORA = {"r": 4, "target_modules": QV}
 ROWS = [
     {"text": text, "label": number % 2}
     for number, text in enumerate(["the cat saw a dog", "fine", "the house was big", "a cruel bird"] * 2)
@@ -67,9 +68,7 @@ def base_model() -> RoFormerForSequenceClassification:
 @pytest.fixture
 def model() -> PeftModel:
     """As after training: in training mode, its adapters needing gradients."""
-    made = get_peft_model(base_model(), LoraConfig(**LORA, task_type="SEQ_CLS"))
-    randomise(made, 0.3)
-    return made.train()
+    return with_lora(base_model(), QV, "SEQ_CLS").train()
 
 
 def state_of(model: torch.nn.Module) -> list[object]:
@@ -126,10 +125,7 @@ def test_a_classifier_whose_part_for_texts_has_no_padding_token(tokenizer):
     config.text_config.pad_token_id = None
     torch.manual_seed(0)
     where = r".*language_model.*(q_proj|down_proj)"
-    made = get_peft_model(
-        Gemma3ForSequenceClassification(config), LoraConfig(r=2, target_modules=where, task_type="SEQ_CLS")
-    )
-    randomise(made, 0.3)
+    made = with_lora(Gemma3ForSequenceClassification(config), where, "SEQ_CLS", r=2)
     study = ap.ablate(made.eval(), tokenizer=tokenizer, precision="float64", **QUIET)
     np.testing.assert_allclose(study.results.outputs, loop(made, tokenizer, study), atol=1e-6)
     assert np.ptp(study.results.outputs, axis=0).max() > 1e-3
@@ -296,10 +292,7 @@ def test_a_quantised_model_runs_as_it_is(tmp_path):
         place, dtype=torch.float32, device_map="cpu",
         quantization_config=BitsAndBytesConfig(load_in_4bit=True, **four),
     )  # fmt: skip
-    made = get_peft_model(
-        base, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
-    )
-    randomise(made, 0.3)
+    made = with_lora(base, ["q_proj", "down_proj"], "CAUSAL_LM")
     ids, read = torch.randint(5, 60, (6, 9)), lambda out: out.logits[:, -1, :3]
     with torch.no_grad():
         computed = made.eval()(input_ids=ids).logits

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mask_loop import randomise, switched
+from mask_loop import randomise, switched, with_lora
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS
@@ -61,9 +61,7 @@ FAMILIES = {
 def made(name: str) -> PeftModel:
     cls, config, targets = FAMILIES[name]
     torch.manual_seed(0)
-    model = get_peft_model(cls(config), LoraConfig(r=2, target_modules=targets, task_type="SEQ_2_SEQ_LM"))
-    randomise(model, 0.5)
-    return model.eval()
+    return with_lora(cls(config), targets, "SEQ_2_SEQ_LM", 0.5, r=2).eval()
 
 
 @pytest.fixture(scope="module")
@@ -404,13 +402,6 @@ def test_a_model_with_one_stack_has_none_to_choose(tokenizer):
     assert "stack" not in study.spans
 
 
-def test_a_tokenizer_of_another_model_is_refused(tokenizer):
-    small = T5Config(**{**OF_T5, "vocab_size": 40})
-    model = get_peft_model(T5ForConditionalGeneration(small), LoraConfig(r=2, target_modules=["q"]))
-    with pytest.raises(AdapterProbeError, match=naming("53", "40")):
-        ap.ablate(model, data=ROWS, tokenizer=tokenizer, progress=False)
-
-
 def test_a_model_that_reads_sound_takes_no_prompts(tokenizer):
     model = lora(family("whisper")[0])
     with pytest.raises(AdapterProbeError, match=naming("input_features", "batches=")):
@@ -435,9 +426,8 @@ def test_one_line_says_what_is_wrong(change: dict, words: str, tokenizer):
 def test_sites_that_one_stack_alone_has(asked: dict, tokenizer):
     """Cross-attention is in the decoder; the encoder has no span then, and no reference either."""
     torch.manual_seed(0)
-    config = LoraConfig(r=2, target_modules=["q", "EncDecAttention.v"], task_type="SEQ_2_SEQ_LM")
-    model = get_peft_model(T5ForConditionalGeneration(T5Config(**OF_T5)), config)
-    randomise(model, 0.5)
+    base = T5ForConditionalGeneration(T5Config(**OF_T5))
+    model = with_lora(base, ["q", "EncDecAttention.v"], "SEQ_2_SEQ_LM", 0.5, r=2)
     study = ap.ablate(
         model.eval(), data=ROWS, tokenizer=tokenizer, sites="EncDecAttention.v", progress=False, **asked
     )

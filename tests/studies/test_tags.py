@@ -12,8 +12,7 @@ import peft
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
-from mask_loop import each_span, layers_of, randomise, switched
-from peft import LoraConfig, get_peft_model
+from mask_loop import each_span, layers_of, switched, with_lora
 from peft_cases import WORDS
 from refusals import naming
 from sklearn.metrics import f1_score
@@ -61,12 +60,7 @@ def made(kind: str, auto: type, names: tuple[str, ...], task: str, **more) -> pe
         initializer_range=0.3, **more,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = get_peft_model(
-        auto.from_config(config),
-        LoraConfig(task_type=task, r=4, target_modules=targets, init_lora_weights=True),
-    )
-    randomise(model, 1.0)
-    return model
+    return with_lora(auto.from_config(config), targets, task, 1.0)
 
 
 def tagged(model: torch.nn.Module, tokenizer, seed: int = 0) -> list[dict]:

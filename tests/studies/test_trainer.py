@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mask_loop import randomise, switched
+from mask_loop import switched, with_lora
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS, small_config
@@ -34,6 +35,7 @@ import adapter_probe as ap
 from adapter_probe.analysis import ablation_tables
 
 pytest.importorskip("accelerate")
+QV = ["query", "value"]
 TEXTS = [" ".join(f"w{(7 * text + word) % 48}" for word in range(1 + 5 * text % 6)) for text in range(12)]
 
 
@@ -47,8 +49,7 @@ def trainer_of(folder: Path, compute_metrics, n_outputs: int = 2, kind: type[Tra
     config = small_config("roformer")
     config.num_labels = n_outputs
     base = RoFormerForSequenceClassification(config)
-    model = get_peft_model(base, LoraConfig(r=4, target_modules=["query", "value"], task_type="SEQ_CLS"))
-    randomise(model, 0.3)
+    model = with_lora(base, QV, "SEQ_CLS")
     labels = [
         number * number % 3 % 2 if n_outputs == 2 else number * number / 10 for number in range(len(TEXTS))
     ]
@@ -206,31 +207,6 @@ class Doubled(Trainer):
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"include_for_metrics": ["inputs"]}, ("include_for_metrics", "inputs", "metric=")),
-        ({"batch_eval_metrics": True}, ("batch_eval_metrics", "one batch", "metric=")),
-        ({"eval_do_concat_batches": False}, ("eval_do_concat_batches=False", "list of batches", "metric=")),
-        ({"prediction_loss_only": True}, ("prediction_loss_only", "metric=")),
-        ({"predict_with_generate": True}, ("predict_with_generate", "generate=True", "answer")),
-        ({"greater_is_better": False}, ("greater_is_better=False", "hits", "metric=")),
-        ({"output_hidden_states": True}, ("2 arrays of outputs", "metric=")),
-        ({"kind": Doubled}, ("other outputs", "compute_loss", "metric=")),
-        ({"label_names": ["labels", "token_type_ids"]}, ("2 arrays", "metric=")),
-    ],
-)
-def test_what_a_study_cannot_give_a_metric_is_refused_by_name(settings, words, tmp_path):
-    settings = dict(settings)
-    trainer = trainer_of(tmp_path, sure, kind=settings.pop("kind", Trainer))
-    for name, value in settings.items():
-        setattr(trainer.model.config if name.startswith("output") else trainer.args, name, value)
-        setattr(trainer, name, value)
-    with pytest.raises(ap.DataError, match=naming(*words)) as caught:
-        ap.ablate(trainer, progress=False)
-    assert "\n" not in str(caught.value)
-
-
 class Shrunk(Trainer):
     """A trainer that evaluates other weights, as one with their mean over the steps does."""
 
@@ -372,27 +348,6 @@ def weighted(labels, predictions) -> float:
     return float(((labels == predictions) * np.arange(len(labels))).mean())
 
 
-@pytest.mark.parametrize(
-    ("compute", "metric", "words"),
-    [
-        (of_places, None, ("hits", "another order", "resamples")),
-        (of_pairs, None, ("hits", "another order", "resamples")),
-        (of_chance, None, ("hits", "chance")),
-        (of_best, None, ("hits", "earlier calls")),
-        (None, weighted, ("weighted", "another order", "resamples")),
-        (accuracy, "f2", ("hits, n, and no f2", "metric='hits'")),
-        (lambda given: {"hits": {"f1": 1.0}}, None, ("hits", "{'f1': 1.0}", "one number")),
-        (lambda given: {"hits": [1.0, 0.5]}, None, ("hits", "[1.0, 0.5]", "one number")),
-        (lambda given: {"hits": "0.5"}, None, ("hits", "'0.5'", "one number")),
-        (lambda given: {"hits": None}, None, ("hits", "None", "one number")),
-    ],
-)
-def test_a_metric_that_cannot_be_resampled_or_is_no_number_is_refused(compute, metric, words, tmp_path):
-    trainer = trainer_of(tmp_path, compute)
-    with pytest.raises(ap.DataError, match=naming(*words)):
-        ap.ablate(trainer, metric=metric, spans="whole", progress=False)
-
-
 @pytest.mark.parametrize("n", [1, 12])
 def test_the_only_evaluation_set_of_a_trainer_may_have_a_name_or_one_row(n, tmp_path):
     trainer = trainer_of(tmp_path, accuracy)
@@ -400,13 +355,6 @@ def test_the_only_evaluation_set_of_a_trainer_may_have_a_name_or_one_row(n, tmp_
     study = ap.ablate(trainer, spans="whole", progress=False)
     assert study.summary.n_examples == n
     assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_matched_hits"])
-
-
-def test_a_trainer_of_a_model_in_parallel_is_refused_by_what_it_is(tmp_path):
-    trainer = trainer_of(tmp_path, accuracy)
-    trainer.model = torch.nn.DataParallel(trainer.model)
-    with pytest.raises(ap.ModelError, match=naming("DataParallel", "model.module")):
-        ap.ablate(trainer, progress=False)
 
 
 @pytest.mark.slow
@@ -428,22 +376,6 @@ class Table(list):
     @property
     def column_names(self) -> list[str]:
         return list(self[0])
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([], ("no rows", "data=", "batches=")),
-        ({"one": [], "other": []}, ("'one', 'other'", "batches=trainer.get_eval_dataloader")),
-        (Table([{"chosen": "a", "rejected": "b"}]), ("preferences", "one output")),
-        (Table([{"chosen_ids": [5], "rejected_ids": [6]}]), ("preferences", "one output")),
-    ],
-)
-def test_an_evaluation_set_that_gives_no_batches_is_one_line(rows, words, tmp_path):
-    trainer = trainer_of(tmp_path, None)
-    trainer.eval_dataset = rows
-    with pytest.raises(ap.DataError, match=naming(*words)):
-        ap.ablate(trainer, progress=False)
 
 
 @pytest.mark.slow
@@ -502,11 +434,7 @@ def test_a_trainer_of_tags_is_scored_as_it_evaluates(best, metric, tmp_path):
     torch.manual_seed(0)
     config = small_config("roformer")
     config.id2label = dict(enumerate(TAGS))
-    model = get_peft_model(
-        RoFormerForTokenClassification(config),
-        LoraConfig(r=4, target_modules=["query", "value"], task_type="TOKEN_CLS"),
-    )
-    randomise(model, 0.3)
+    model = with_lora(RoFormerForTokenClassification(config), QV, "TOKEN_CLS")
     generator, rows = np.random.default_rng(0), []
     for text in TEXTS:
         given = tokenizer(text)
@@ -540,9 +468,7 @@ def test_a_trainer_of_several_labels_is_scored_as_it_evaluates(tmp_path):
 def test_masked_words_are_scored_as_by_the_models_own_loss(tmp_path):
     trainer = trainer_of(tmp_path, None)
     torch.manual_seed(0)
-    lora = LoraConfig(r=4, target_modules=["query", "value"])
-    model = get_peft_model(RoFormerForMaskedLM(small_config("roformer")), lora)
-    randomise(model, 0.3)
+    model = with_lora(RoFormerForMaskedLM(small_config("roformer")), QV)
     collate = DataCollatorForLanguageModeling(trainer.processing_class, mlm_probability=0.5, seed=1)
     rows = [collate([trainer.processing_class(text)]) for text in TEXTS]
     batches = [row for row in rows if (row["labels"] != -100).any()]
@@ -593,16 +519,6 @@ def test_data_of_a_notebook_is_read_or_refused_in_its_words(data, n, words, tmp_
         assert ap.ablate(trainer.model, **given).summary.n_examples == n
 
 
-def test_a_trainer_of_questions_is_refused_with_the_way_out(tmp_path):
-    trainer = trainer_of(tmp_path, None)
-    lora = LoraConfig(r=4, target_modules=["query"], task_type="QUESTION_ANS")
-    trainer.model = get_peft_model(RoFormerForQuestionAnswering(small_config("roformer")), lora)
-    for row in trainer.eval_dataset:
-        row |= {"start_positions": 0, "end_positions": row.pop("labels")}
-    with pytest.raises(ap.DataError, match=naming("questions", "data=", "context and answers")):
-        ap.ablate(trainer, progress=False)
-
-
 def test_hooks_that_making_the_batches_leaves_are_gone(tmp_path):
     trainer = trainer_of(tmp_path, None)
     own = trainer.get_eval_dataloader
@@ -615,3 +531,68 @@ def test_hooks_that_making_the_batches_leaves_are_gone(tmp_path):
     trainer.get_eval_dataloader = with_hook
     ap.ablate(trainer, spans="single", progress=False)
     assert not hooked._forward_hooks
+
+
+def asked(trainer: Trainer, **settings: object) -> None:
+    """Settings of the arguments, of the trainer itself or, of outputs, of the model."""
+    for name, value in settings.items():
+        setattr(trainer.model.config if name.startswith("output") else trainer.args, name, value)
+        setattr(trainer, name, value)
+
+
+def of_questions(trainer: Trainer) -> None:
+    lora = LoraConfig(r=4, target_modules=["query"], task_type="QUESTION_ANS")
+    trainer.model = get_peft_model(RoFormerForQuestionAnswering(small_config("roformer")), lora)
+    for row in trainer.eval_dataset:
+        row |= {"start_positions": 0, "end_positions": row.pop("labels")}
+
+
+def in_parallel(trainer: Trainer) -> None:
+    trainer.model = torch.nn.DataParallel(trainer.model)
+
+
+# compute_metrics, what else is of the trainer, and what the refusal names.
+REFUSED: list[tuple[Callable | None, dict[str, object] | Callable[[Trainer], None], tuple[str, ...]]] = [
+    (sure, {"include_for_metrics": ["inputs"]}, ("include_for_metrics", "inputs", "metric=")),
+    (sure, {"batch_eval_metrics": True}, ("batch_eval_metrics", "one batch", "metric=")),
+    (sure, {"eval_do_concat_batches": False}, ("eval_do_concat_batches=False", "list of batches", "metric=")),
+    (sure, {"prediction_loss_only": True}, ("prediction_loss_only", "metric=")),
+    (sure, {"predict_with_generate": True}, ("predict_with_generate", "generate=True", "answer")),
+    (sure, {"greater_is_better": False}, ("greater_is_better=False", "hits", "metric=")),
+    (sure, {"output_hidden_states": True}, ("2 arrays of outputs", "metric=")),
+    (sure, {"kind": Doubled}, ("other outputs", "compute_loss", "metric=")),
+    (sure, {"label_names": ["labels", "token_type_ids"]}, ("2 arrays", "metric=")),
+    (of_places, {}, ("hits", "another order", "resamples")),
+    (of_pairs, {}, ("hits", "another order", "resamples")),
+    (of_chance, {}, ("hits", "chance")),
+    (of_best, {}, ("hits", "earlier calls")),
+    (None, {"metric": weighted}, ("weighted", "another order", "resamples")),
+    (accuracy, {"metric": "f2"}, ("hits, n, and no f2", "metric='hits'")),
+    (lambda given: {"hits": {"f1": 1.0}}, {}, ("hits", "{'f1': 1.0}", "one number")),
+    (lambda given: {"hits": [1.0, 0.5]}, {}, ("hits", "[1.0, 0.5]", "one number")),
+    (lambda given: {"hits": "0.5"}, {}, ("hits", "'0.5'", "one number")),
+    (lambda given: {"hits": None}, {}, ("hits", "None", "one number")),
+    (None, {"rows": []}, ("no rows", "data=", "batches=")),
+    (
+        None,
+        {"rows": {"one": [], "other": []}},
+        ("'one', 'other'", "batches=trainer.get_eval_dataloader"),
+    ),
+    (None, {"rows": Table([{"chosen": "a", "rejected": "b"}])}, ("preferences", "one output")),
+    (None, {"rows": Table([{"chosen_ids": [5], "rejected_ids": [6]}])}, ("preferences", "one output")),
+    (None, of_questions, ("questions", "data=", "context and answers")),
+    (accuracy, in_parallel, ("DataParallel", "model.module")),
+]
+
+
+@pytest.mark.parametrize(("compute", "change", "words"), REFUSED)
+def test_what_a_study_cannot_give_or_score_is_refused_by_name(compute, change, words, tmp_path):
+    given = {} if callable(change) else dict(change)
+    trainer = trainer_of(tmp_path, compute, kind=given.pop("kind", Trainer))
+    trainer.eval_dataset = given.pop("rows", trainer.eval_dataset)
+    metric = given.pop("metric", None)
+    change(trainer) if callable(change) else asked(trainer, **given)
+    with pytest.raises(ap.AdapterProbeError, match=naming(*words)) as caught:
+        ap.ablate(trainer, metric=metric, spans="whole", progress=False)
+    assert isinstance(caught.value, ap.ModelError if change is in_parallel else ap.DataError)
+    assert "\n" not in str(caught.value)

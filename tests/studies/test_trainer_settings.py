@@ -13,9 +13,8 @@ import pytest
 import torch
 import transformers
 from byte_tokenizer import byte_tokenizer
-from mask_loop import randomise
+from mask_loop import with_lora
 from packaging.version import Version
-from peft import LoraConfig, get_peft_model
 from refusals import naming
 from transformers import DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM, Trainer
 from transformers import TrainingArguments as Arguments
@@ -119,8 +118,7 @@ def trainer_in(folder: Path, kind: type[Trainer] = Trainer, n: int = 7, **settin
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=2,
         num_attention_heads=2, max_position_embeddings=64, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    model = get_peft_model(LlamaForCausalLM(config), LoraConfig(r=2, target_modules=["v_proj"]))
-    randomise(model, 0.3)
+    model = with_lora(LlamaForCausalLM(config), ["v_proj"], r=2)
     given = {"per_device_eval_batch_size": 3, **settings}
     arguments = Arguments(str(folder), use_cpu=True, report_to=[], disable_tqdm=True, **given)
     return kind(
@@ -186,8 +184,7 @@ def test_preferences_are_those_that_the_trainer_reads(kind, tmp_path):
         base = transformers.LlamaForSequenceClassification(
             LlamaConfig(**{**model.config.to_dict(), "num_labels": 1})
         )
-        model = get_peft_model(base, LoraConfig(r=2, target_modules=["v_proj"], task_type="SEQ_CLS"))
-        randomise(model, 0.3)
+        model = with_lora(base, ["v_proj"], "SEQ_CLS", r=2)
     rows = [
         {"prompt": "ab c" * (1 + n % 3), "chosen": " ab" * (1 + n % 4), "rejected": " c"} for n in range(7)
     ]
