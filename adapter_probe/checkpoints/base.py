@@ -28,8 +28,7 @@ from .base_config import (
     method_of,
     naming_base,
     quiet_quantisers,
-    refuse_unknown_quantisation,
-    refuse_without_package,
+    refuse_quantisation,
 )
 from .files import folder_of_base, is_finite
 from .identity import BaseIdentity, config_settings
@@ -93,13 +92,15 @@ def load_any_base(
             dequantised.
     """
     method = method_of(found.fields)
-    refuse_unknown_quantisation(found.name, found.fields)
+    refuse_quantisation(found.name, found.fields, weights)
+    if dequantise and method is None:
+        raise CheckpointError(
+            f"--dequantise applies only to a quantised base; base {found.name} is stored in full"
+        )
     places: str | dict[str, str] | None = None if weights else "meta"
-    if weights:
-        refuse_without_package(found.name, found.fields)
-        if device is not None and method is not None:  # else on the one that Transformers chooses
-            whole = {"": "cpu" if spread else str(device)}
-            places = _places_of_quantised(found, cls, dtype, device) if spread and not dequantise else whole
+    if weights and device is not None and method is not None:  # else on the one that Transformers chooses
+        whole = {"": "cpu" if spread else str(device)}
+        places = _places_of_quantised(found, cls, dtype, device) if spread and not dequantise else whole
     model, report = _read(found, cls, n_outputs, dtype, places)
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if weights:

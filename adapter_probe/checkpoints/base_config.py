@@ -389,39 +389,34 @@ def method_of(fields: Mapping[str, Any]) -> str | None:
     return str(named) if isinstance(named, str) else "?"
 
 
-def refuse_unknown_quantisation(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a quantised base whose method transformers does not know: it would be read as if in full."""
-    method = method_of(fields)
-    if method is None:
+def refuse_quantisation(name: str, fields: Mapping[str, Any], runs: bool) -> None:
+    """Refuse a quantised base whose method transformers does not know: it would be read as if in full.
+
+    Args:
+        runs: whether it is run, so that the method's package must be installed.
+    """
+    if (method := method_of(fields)) is None:
         return
-    config = fields["quantization_config"]
+    config, unquantised = fields["quantization_config"], "give the unquantised model with --base"
     if not isinstance(config, Mapping):
         raise CheckpointError(
             f"base {name}: quantization_config in its config.json is {quote(config)}, expected an object"
         )
-    module, _ = _PACKAGES.get(method, ("", ""))
+    module, package = _PACKAGES.get(method, ("", ""))
     with silent_transformers():
         known = method != "?" and AutoHfQuantizer.supports_quant_method(dict(config))
     if not known and (not module or _installed(module)):
         raise CheckpointError(
             f"base {name}: quant_method in its config.json (quantization_config) is "
             f"{quote(config.get('quant_method'))}, which transformers {transformers_version} does not know; "
-            "give the unquantised model with --base, which is another model"
+            f"{unquantised}, which is another model"
         )
-
-
-def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a quantised base whose package is not installed."""
-    method = method_of(fields)
-    if method is None:
-        return
-    module, package = _PACKAGES.get(method, ("", ""))
-    for needed, of in ((module, package), ("accelerate", "accelerate")):
+    for needed, of in ((module, package), ("accelerate", "accelerate")) if runs else ():
         if needed and not _installed(needed):
             how = install_extra("quantised") if method in _IN_EXTRA else f"install {of}"
             raise CheckpointError(
-                f"base {name} is quantised with {method}, which needs the package {of}; {how}, or give the "
-                "unquantised model with --base, which is another model"
+                f"base {name} is quantised with {method}, which needs the package {of}; {how}, or "
+                f"{unquantised}, which is another model"
             )
 
 

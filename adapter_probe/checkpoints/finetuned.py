@@ -159,23 +159,17 @@ def with_base(opened: OpenedPeft, base: nn.Module, called: tuple[str, str] | Non
         raise CheckpointError(str(error)) from error
     differing = frozenset((*difference.inside, *difference.outside, *lacking))
     stored = opened.tensors if isinstance(opened, OpenedPlaced) else {}
-    return OpenedFinetuned(
-        model,
-        opened.tokenizer,
-        opened.description,
-        opened.head,
-        frozenset(stored) or differing,
-        lacking,
-        opened.folder,
-        opened.notes + ((note_on_outside(difference),) if difference.outside or lacking else ()),
-        opened.own_tokenizer,
-        alone=opened.alone,
-        tensors=stored or {name: one.detach() for name, one in own.items()},
-        layer_names=tuple(layer.name for layer in find_layers(model, Switches())),
-        shapes={name: tuple(tensor.shape) for name, tensor in own.items()},
-        difference=difference,
-        others={name: state[name] for name in difference.outside},
-    )
+    notes = opened.notes + ((note_on_outside(difference),) if difference.outside or lacking else ())
+    return OpenedFinetuned(**{
+        **vars(opened),
+        "trained": frozenset(stored) or differing,
+        "notes": notes,
+        "tensors": stored or {name: one.detach() for name, one in own.items()},
+        "layer_names": tuple(layer.name for layer in find_layers(model, Switches())),
+        "shapes": {name: tuple(tensor.shape) for name, tensor in own.items()},
+        "difference": difference,
+        "others": {name: state[name] for name in difference.outside},
+    })  # fmt: skip
 
 
 def note_on_outside(difference: Difference, base_used: bool = False) -> str:

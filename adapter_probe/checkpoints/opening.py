@@ -55,7 +55,6 @@ from .mlx import as_peft, naming
 from .model_class import Head, choose_class, head_of_base
 from .native import Description, read_description, task_of, versions_of, with_record
 from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced, Shapes, role_of
-from .peft_fields import refuse_unswitched
 from .placed import fill, put_method
 from .places import places_on
 from .tokenizer import load_tokenizer, note_on_settings, with_blanks
@@ -117,31 +116,18 @@ def _open(folder: Path, base: str | None, dtype: torch.dtype, load: Load, dequan
             )
         return open_whole_model(folder, base, dtype)
     load = partial(load, dtype=dtype, **({"dequantise": True} if dequantise else {}))
-    own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks
-    inside, library = (folder, None) if own else _recognise(folder)
-    if not own and library is None and (not dequantise or _base_is_quantised(inside, base)):
-        with quiet_quantisers():
-            from .peft_opening import open_with_peft
-        above = folder.absolute().parent
-        given = above if inside == folder and (above / CONFIG).is_file() else folder
-        opened = open_with_peft(inside, base, given=given, load=load)
-        about = with_record(folder, opened.description, opened.description.delta_sha256)
-        return replace(opened, description=about, dequantised=dequantise)
-    if dequantise:
-        raise CheckpointError(
-            f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
-        )
-    if library is None:
+    if is_own(folder) or not folder.is_dir():  # reading its description says what a missing folder lacks
         return open_own(folder, base, load)
-    return open_foreign(inside, library, base, load)
-
-
-def _base_is_quantised(folder: Path, base: str | None) -> bool:
-    """Whether the base of a checkpoint of PEFT, or the one that is used instead, is stored quantised."""
-    document = read_json_file(folder / CONFIG)
-    refuse_unswitched(folder, document)
-    place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
-    return bool(method_of(read_fields(*place)[2]))
+    inside, library = _recognise(folder)
+    if library is not None:
+        return open_foreign(inside, library, base, load)
+    with quiet_quantisers():
+        from .peft_opening import open_with_peft
+    above = folder.absolute().parent
+    given = above if inside == folder and (above / CONFIG).is_file() else folder
+    opened = open_with_peft(inside, base, given=given, load=load)
+    about = with_record(folder, opened.description, opened.description.delta_sha256)
+    return replace(opened, description=about, dequantised=dequantise)
 
 
 def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
@@ -371,19 +357,12 @@ def _put(
     if whole and (lost := _untrained(method, shape, shapes, tensors.keys())):
         raise CheckpointError(f"{said} lacks {first_of(lost)}")
     fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
-    names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)
+    lacked = loaded.missing & targets.keys()
     return OpenedPlaced(
-        loaded.model,
-        tokenizer,
-        about,
-        about.task.kind,
-        frozenset(tensors),
-        loaded.missing & targets.keys(),
-        place,
-        tensors=dict(tensors),
-        layer_names=names,
-        shapes=shapes,
-    )
+        loaded.model, tokenizer, about, about.task.kind, frozenset(tensors), lacked, place,
+        tensors=dict(tensors), shapes=shapes,
+        layer_names=tuple(f"{shape.prefix}{name}" for name in shape.layer_names),
+    )  # fmt: skip
 
 
 def _untrained(

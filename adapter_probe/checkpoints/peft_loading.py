@@ -207,20 +207,7 @@ def _fill(
     placed: dict[str, Tensor] = {}
 
     def load(state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> Any:
-        places = model.state_dict()
-        for name, tensor in state.items():
-            if name in places and places[name].shape != tensor.shape:
-                shard = not tensor.numel() or tensor.dim() == 1 < places[name].dim()
-                why = "; it was saved ungathered, as a shard of DeepSpeed ZeRO-3 or FSDP" if shard else ""
-                raise CheckpointError(
-                    f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
-                    f"{base_name} needs {list(places[name].shape)}{why}"
-                )
-            if name in places and places[name].is_floating_point() and not tensor.is_floating_point():
-                kind = str(tensor.dtype).removeprefix("torch.")
-                raise CheckpointError(
-                    f"{path}: {_stored_name(name)} contains {kind} values, expected floating-point numbers"
-                )
+        _refuse_misfit(model.state_dict(), state, path, base_name)
         placed.update(state)
         return type(model).load_state_dict(model, state, strict=strict, assign=assign)
 
@@ -243,6 +230,25 @@ def _fill(
             f"{base_name} with this configuration"
         )
     return placed
+
+
+def _refuse_misfit(
+    places: Mapping[str, Tensor], state: Mapping[str, Tensor], path: Path, base_name: str
+) -> None:
+    """Refuse tensors that have not the shape, or the kind of numbers, of their places."""
+    for name, tensor in state.items():
+        if name in places and places[name].shape != tensor.shape:
+            shard = not tensor.numel() or tensor.dim() == 1 < places[name].dim()
+            why = "; it was saved ungathered, as a shard of DeepSpeed ZeRO-3 or FSDP" if shard else ""
+            raise CheckpointError(
+                f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
+                f"{base_name} needs {list(places[name].shape)}{why}"
+            )
+        if name in places and places[name].is_floating_point() and not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{path}: {_stored_name(name)} contains {kind} values, expected floating-point numbers"
+            )
 
 
 def _is_held(model: PeftModel, name: str, tensors: Mapping[str, Tensor]) -> bool:

@@ -197,15 +197,9 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
     maps = {name: module for name, module in linear.items() if "weight" in module.changed()}
     biases, specs, tensors, errors = any("bias" in m.changed() for m in maps.values()), [], {}, {}
     for name, module in maps.items():
-        delta = {one: wide(state[f"{name}.{one}"]) - wide(t) for one, t in module.other().items()}
-        weight = delta["weight"].T if isinstance(module, Conv1D) else delta["weight"]
-        found = of_matrix(weight)
-        b, a = (one.float() for one in found.factors(rank))
-        tensors |= {f"{name}{OWN}down.weight": a[:rank], f"{name}{OWN}up.weight": b[:, :rank]}
-        if biases:
-            tensors[f"{name}{OWN}up.bias"] = delta.get("bias", weight.new_zeros(len(weight))).float()
-        specs.append(InnerSpec(name, "low_rank", rank=len(a[:rank]), bias=biases))
-        errors[name] = float(found.values[rank:].norm()), float(weight.norm())
+        made, errors[name] = _low_rank(name, module, state, rank, biases)
+        specs.append(InnerSpec(name, "low_rank", rank=len(made[f"{name}{OWN}down.weight"]), bias=biases))
+        tensors |= made
     if not specs:
         raise CheckpointError(f"checkpoint {opened.folder} differs from its base in no linear map of a layer")
     different = opened.difference
@@ -228,3 +222,17 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
         f"{left_out / whole:.3g} of the linear maps' difference, by the Frobenius norm (most in {worst}: "
         f"{shares[worst]:.3g} of its difference)"
     )
+
+
+def _low_rank(
+    name: str, module: TwoStates, state: Mapping[str, Tensor], rank: int, biases: bool
+) -> tuple[dict[str, Tensor], tuple[float, float]]:
+    """The tensors of a map's LoRA, and the norms of what it leaves out and of the whole difference."""
+    delta = {one: wide(state[f"{name}.{one}"]) - wide(t) for one, t in module.other().items()}
+    weight = delta["weight"].T if isinstance(module, Conv1D) else delta["weight"]
+    found = of_matrix(weight)
+    b, a = (one.float() for one in found.factors(rank))
+    made = {f"{name}{OWN}down.weight": a[:rank], f"{name}{OWN}up.weight": b[:, :rank]}
+    if biases:
+        made[f"{name}{OWN}up.bias"] = delta.get("bias", weight.new_zeros(len(weight))).float()
+    return made, (float(found.values[rank:].norm()), float(weight.norm()))
