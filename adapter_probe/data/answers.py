@@ -61,9 +61,6 @@ def decode_windows(
         logits: ``[variants, tokens, 2]``, start and end.
         n_best: an answer begins at one of this many highest start logits of its window, and ends at one of as
             many highest end logits (more only where the last of them are equal).
-
-    Returns:
-        the windows' answers, in the order of `index`.
     """
     shape = (len(logits), len(index))
     scores = np.empty(shape, dtype=np.float32)
@@ -85,9 +82,6 @@ def choose_windows(windows: Windows, decoded: Answers) -> Answers:
 
     Scores are compared directly, not as probabilities within a window. A question has the score NaN if one of
     its windows has.
-
-    Returns:
-        one item per question.
     """
     firsts = np.flatnonzero(np.diff(windows.question, prepend=-1))
     # [variants, questions]; argmax takes the earliest of equals, and NaN for the largest.

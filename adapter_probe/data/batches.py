@@ -103,16 +103,13 @@ class EncodedWritten(EncodedBatches):
 def encode_batches(
     batches: Any, labels: Any, read: Read, taken: Sequence[str] | None, keep_labels: bool
 ) -> tuple[EncodedBatches, np.ndarray]:
-    """Cut batches into examples.
+    """Cut batches into examples, with their labels as given.
 
     Args:
         batches: an iterable of mappings, which is read once, or a table of `datasets`.
         labels: one label per example, or a row of them; None for those in the batches.
         taken: the names of the model's arguments; None if it takes any.
         keep_labels: whether the model needs the labels to compute its outputs, as encoder-decoders do.
-
-    Returns:
-        the examples, and their labels as given.
     """
     kept: list[dict[str, Any]] = []
     own: list[Any] = []

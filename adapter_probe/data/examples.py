@@ -307,10 +307,7 @@ def _question(asked: Reading, requests: Requests, tables: Sequence[Rows]) -> Que
 
 
 def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> tuple[Encoded, np.ndarray]:
-    """Tokenise preferences as TRL does for a reward model, equal texts once.
-
-    Args:
-        max_length: maximum number of tokens; longer texts are truncated at the end.
+    """Tokenise preferences as TRL does for a reward model, equal texts once, and truncated at their ends.
 
     Returns:
         the texts; and int64 ``[examples, 2]``, which of them are the chosen and the rejected one.

@@ -62,12 +62,9 @@ def newest_commit(dataset: str) -> str | None:
 
 
 def read_hub(source: HubSplit) -> Rows:
-    """Download a split, or read the copy in the cache of `datasets`.
+    """Download a split, or read the copy in the cache of `datasets`; labels are names of classes.
 
     There are no retries: without a network, or with HF_HUB_OFFLINE set, the cached copy is read at once.
-
-    Returns:
-        rows with class names as labels, numbered from 1.
     """
     datasets = _library(str(source))
     if not _COMMIT.fullmatch(source.revision or ""):

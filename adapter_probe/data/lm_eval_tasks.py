@@ -69,8 +69,7 @@ def load_tasks(
     Args:
         entries: ``lm-eval:NAME[,NAME]``: names the library knows, task files (``.yaml``), or folders with
             such files (written with a ``/``). A task file may run Python code of its folder.
-        max_examples: keep a fixed random subset of at most this many rows, in the tasks' order.
-        tokenizer: the tokenizer, whose chat template is used if the settings say so.
+        max_examples: see `subset`.
         prompting: settings of the prompts; None for the tasks' own.
     """
     report_unknown()  # a task may read anything

@@ -135,14 +135,10 @@ def words_of(column: str) -> list[str]:
 
 
 def right_columns(record: Mapping[str, Any], layouts: Sequence[Layout], needed: str = "") -> tuple[str, ...]:
-    """What `--columns` has to be for rows to be read in the layout that most of their columns fit.
+    """What `--columns` has to be for a row to be read in the layout that it fits best; nothing if none does.
 
     Args:
-        record: a row.
         needed: a column that has to be read.
-
-    Returns:
-        each column, as ``NAME`` or ``NEW=NAME``; nothing where no layout fits.
     """
     best: tuple[str, ...] = ()
     several = are_choices(record)

@@ -126,7 +126,6 @@ def cut_texts(
     """What to say of texts that were cut: only those of the full length can have been.
 
     Args:
-        second: the second texts of pairs.
         lengths: ``[texts]``, numbers of tokens.
         words: whether texts are lists of words.
         framed: whether the tokenizer adds its special tokens.
@@ -146,13 +145,7 @@ def cut_texts(
 def changes_of(
     tokenizer: Any, requests: Requests, encoded: Any, most: int, start: Start | None
 ) -> tuple[str, ...]:
-    """What becomes of a language model's rows on the way to it.
-
-    Args:
-        encoded: their tokens.
-        most: the most tokens that the model reads at once.
-        start: of an encoder-decoder, see `encode_requests`.
-    """
+    """What becomes of a language model's rows on the way to it; `start` as of `encode_requests`."""
     said = ["written by the chat template"] if requests.templated else [_begin(tokenizer, requests, start)]
     if requests.scored.are_preferences:
         end = tokenizer.eos_token if not requests.templated else None
@@ -196,12 +189,7 @@ def cut_preferences(tokenizer: Any, requests: Requests, most: int) -> tuple[str,
 
 
 def first_row(tokenizer: Any, encoded: Any, items: Sequence[int] = (0,)) -> str:
-    """The first row as the model gets it, with what is scored of it in double brackets.
-
-    Args:
-        encoded: tokens of all items.
-        items: the items of the row.
-    """
+    """The first row as the model gets it, what is scored in double brackets; `items` are its own."""
     if not encoded.in_trees:
         return " beside ".join(_shown(tokenizer, encoded.input_ids[item]) for item in items)
     found = [(tokens[:-n], tokens[-n:]) for tokens, n in sequences_of(encoded.trees[0])]

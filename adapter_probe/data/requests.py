@@ -87,15 +87,10 @@ def is_of_language_model(table: Rows) -> bool:
 def requests_of(
     tokenizer: Any, tables: Sequence[Rows], name: str, max_examples: int | None = None, turns: bool = False
 ) -> Requests:
-    """The requests in some tables, all of one form.
-
-    Forms by their columns: `context`, `choices`, `gold` (or `question`, `choices`, `answer`, put to the model
-    as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `chosen` and `rejected` (with `prompt`
-    or a common beginning), `prompt` and `completion`, `messages` of a chat, `prompt` alone, `text`. A
-    prompt alone is one text.
+    """The requests in some tables, all of one of `FORMS`.
 
     Args:
-        max_examples: keep at most this many rows: always the same ones, drawn at random, in their order.
+        max_examples: see `subset`.
         turns: whether chats are to have the turns of the assistant.
     """
     forms: dict[str, str] = {}  # the columns of a form, and where it was met first

@@ -95,9 +95,6 @@ def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
     """Indices of a fixed random subset of rows, in their order; None for all.
 
     A smaller subset is contained in every larger one.
-
-    Args:
-        max_examples: maximum number of rows to keep; None for all.
     """
     if max_examples is not None and max_examples < 1:
         raise DataError(f"the number of examples must be at least 1, got {max_examples}")

@@ -55,7 +55,6 @@ def given_task(
 
     Raises:
         CheckpointError: neither files are given nor does the checkpoint record any.
-        DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
     """
     task = replace(task, reads=tuple(reads)) if files else task  # a task's own are of its files
     if not task.about.is_language_model and any(is_task(str(entry)) for entry in files):

@@ -90,25 +90,29 @@ class TaskSpec:
             spec = from_record(cls, record)
             check_name(spec.name)
             check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
-            names = spec.label_names
-            classes = spec.about.has_classes
-            fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
-            wanted = "two or more different names, or none for regression and question answering"
-            _expect(fits, "label_names", list(names), wanted)
-            known = spec.preset in (None, *KNOWN_TASKS)
-            _expect(known, "preset", spec.preset, f"one of {', '.join(KNOWN_TASKS)}")
-            splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
-            _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
-            empty = [split for split, entries in spec.files.items() if not entries]
-            _expect(not empty, "files", dict.fromkeys(empty, ()), "one or more sources for every split")
-            same = set(spec.fingerprints) == set(spec.files)
-            _expect(same, "fingerprints", list(spec.fingerprints), "the same splits as in files")
-            share = spec.validation_share
-            _expect(0 <= share < 1, "validation_share", share, "a number from 0 to below 1")
+            for holds, name, value, wanted in _expected(spec):
+                _expect(holds, name, value, wanted)
             columns_named(spec.reads)
         except AdapterProbeError as error:
             raise DataError(f"{source}: {error}") from None
         return spec
+
+
+def _expected(spec: TaskSpec) -> tuple[tuple[bool, str, object, str], ...]:
+    """What has to hold of a record: the condition, the field, its value, and what is expected."""
+    names, splits = spec.label_names, list(spec.files)
+    fits = len(names) >= 2 and len(set(names)) == len(names) if spec.about.has_classes else not names
+    empty = [split for split, entries in spec.files.items() if not entries]
+    share, prints = spec.validation_share, list(spec.fingerprints)
+    return (
+        (fits, "label_names", list(names), "two or more different names, or none for regression and question "
+         "answering"),
+        (spec.preset in (None, *KNOWN_TASKS), "preset", spec.preset, f"one of {', '.join(KNOWN_TASKS)}"),
+        (bool(splits) and {*splits} <= {*SPLITS}, "files", splits, f"splits out of {', '.join(SPLITS)}"),
+        (not empty, "files", dict.fromkeys(empty, ()), "one or more sources for every split"),
+        ({*prints} == {*splits}, "fingerprints", prints, "the same splits as in files"),
+        (0 <= share < 1, "validation_share", share, "a number from 0 to below 1"),
+    )  # fmt: skip
 
 
 def check_name(name: str) -> None:

@@ -183,8 +183,7 @@ def load_with_question(
     """Read one split of a task; questions if the task is extractive, tagged words, or labelled texts.
 
     Args:
-        max_examples: keep a fixed random subset of at most this many rows (files may be sorted), in the
-            files' order; a smaller subset is contained in every larger one.
+        max_examples: keep at most this many rows, see `subset`; files may be sorted.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
     """
     rows = Rows.joined(read_split(spec, split))
