@@ -23,17 +23,8 @@ from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.wording import drop_name, drop_text, interval_method, is_distance, number_text, unit_name
 
-from . import style
-from .ablation_words import (
-    Words,
-    alike_ablations,
-    checkpoint_sentences,
-    common_metric,
-    drop_label,
-    study_label,
-    tests_of,
-    warnings_of,
-)
+from . import ablation_words, style
+from .ablation_words import Words
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import Cells, draw_cells, forms_of, number_layers, numbers_sentence, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, name_above, new_figure, shape_of
@@ -78,7 +69,7 @@ def interaction_map(record: AblationRecord, ax: Axes, scale: Scale, place: float
     values = frame["interaction_points"].to_numpy(float)
     clear = is_clear(frame)
     draw_cells(cells, forms_of(values, about.metric), ax, scale=scale, studied=about.done, small=~clear)
-    said = [escape_mathtext(study_label(record))]
+    said = [escape_mathtext(ablation_words.study_label(record))]
     if record.shares is not None:
         said.append(f"{about.removed}: {drop_text(total_drop(record), about.metric)}")
     if _has_intervals(frame, "interaction") and not clear[~np.isnan(values)].all():
@@ -120,7 +111,7 @@ def attribution(
 def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry]:
     """Draw the shares without a legend; its entries: bars by task, then the diamonds."""
     tables, unit, ink = [shares_of(record) for record in records], style.scale_factor(), style.line_colour()
-    layers, metric = pd.concat(tables), common_metric(records)
+    layers, metric = pd.concat(tables), ablation_words.common_metric(records)
     names, slot = np.unique(layers["layer"].to_numpy(int)), _GROUP / len(records)
     interval = ", 95% interval" if _has_intervals(layers, "share") else ""
     entries: list[LegendEntry] = []
@@ -137,7 +128,7 @@ def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry
         name = f"share of the {drop_name(record.summary.metric)}{interval}"
         if len(records) > 1:
             total = number_text(total_drop(record), record.summary.metric)
-            name = f"{escape_mathtext(study_label(record))} ({total} in total)"
+            name = f"{escape_mathtext(ablation_words.study_label(record))} ({total} in total)"
         entries.append((Patch(**look), name))
     ax.axhline(0, color=ink, linewidth=0.6 * unit)
     ax.set_axisbelow(True)
@@ -178,12 +169,12 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figure of the ablations with layer shares, with its CSV and caption; of many ablations one each."""
-    for suffix, ablations in alike_ablations(studies):
+    for suffix, ablations in ablation_words.alike_ablations(studies):
         shared = [record for record in ablations if record.shares is not None]
         groups = [shared] if len(shared) <= len(_HATCHES) else [[record] for record in shared]
         for group in filter(None, groups):
             own = suffix_of(group[0], shared) if len(groups) > 1 else ""
-            names = [study_label(record) for record in group]
+            names = [ablation_words.study_label(record) for record in group]
             numbers = pd.concat([_shares_drawn(*pair) for pair in zip(group, names)], ignore_index=True)
             stem, figure = f"attribution{own}{suffix}", attribution_figure(group, options)
             printed = any(is_clear(record.spans).any() for record in group)
@@ -211,7 +202,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
         for index, (record, ax) in enumerate(zip(records, axes)):
             interaction_map(record, ax, scale, 72 * width / max(columns, 1 + beside))
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
-        add_bar(scale, axes, f"interaction ({unit_name(common_metric(records))})", "bottom")
+        add_bar(scale, axes, f"interaction ({unit_name(ablation_words.common_metric(records))})", "bottom")
         legend_below(figure, draw_shares(records, shares))
         named = _NAME * sum(bool(ax.get_title("left")) for ax in axes[::columns])  # above their grids
         return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW + named))
@@ -242,7 +233,7 @@ def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
 def _caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     frames = [record.spans for record in records]
-    metric, words = common_metric(records), Words.of(records[0])
+    metric, words = ablation_words.common_metric(records), Words.of(records[0])
     metrics = dict.fromkeys(record.summary.metric for record in records)
     one, chain, numbered = "layer", "layers", ""
     if are_groups(layers):
@@ -262,20 +253,20 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     missing += sum(frame["interaction_points"].isna().sum() for frame in frames)
     return caption_of(
         [
-            *warnings_of(records),
-            f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
+            *ablation_words.warnings_of(records),
+            f"Attribution to layers of the {ablation_words.drop_label(records, metric)} with {whole}.",
             f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not "
             f"explain, m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to"
             f" b{numbered}; red: more{loss} than additive, blue: less{loss} than additive.",
             f"Bars: the share of each {one}, the sum of m(a,b)/(b−a+1) over the spans that contain it (the"
             f" Myerson value on the chain of {chain}); the shares sum to the total {drop}.",
             f"Diamonds: the {drop} of the {one} alone.",
-            *checkpoint_sentences(records),
+            *ablation_words.checkpoint_sentences(records),
             *(intervals if _has_intervals(layers, "share") else []),
             "p_holm" in layers
             and layers["p_holm"].notna().any()
-            and f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all "
-            "spans.",
+            and f"Filled diamonds: significant at 0.05 by {ablation_words.tests_of(records)}, Holm-corrected"
+            " over all spans.",
             undefined_text(missing, "Values left out"),
         ]
     )

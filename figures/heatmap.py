@@ -20,45 +20,14 @@ from adapter_probe.analysis.score_changes import span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import common_value, drop_name, metric_name, sentence, tolerance_text
 
-from . import style
-from .ablation_words import (
-    SpanRecord,
-    Words,
-    alike_ablations,
-    checkpoint_sentences,
-    common_metric,
-    drop_label,
-    gains_sentence,
-    ring_sentence,
-    study_label,
-    warnings_of,
-)
+from . import ablation_words, layout, span_grid, style
+from .ablation_words import SpanRecord, Words
 from .attribution import draw_shares
 from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
 from .grid import Cells, number_size, numbers_sentence
-from .layout import (
-    LOWEST_ROW,
-    WIDE,
-    fit_height,
-    legend_below,
-    name_above,
-    new_figure,
-    shape_of,
-    size_in_points,
-)
 from .levels import add_bar, draw_colorbar
 from .modules import module_map
-from .span_grid import (
-    Grid,
-    bar_label,
-    draw,
-    drawn_tolerance,
-    grid_of,
-    published_grid,
-    scale_of,
-    spread_grid,
-    with_spread_apart,
-)
+from .span_grid import Grid
 from .venues import FigureOptions
 
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
@@ -97,32 +66,39 @@ def heatmap(
         return module_map(record, ax, colorbar=colorbar, notes=notes, cmap=cmap, annot=annot)
     ax = plt.gca() if ax is None else ax
     parts = record.in_stacks
-    grids, other = [grid_of(part) for part in parts], None
+    grids, other = [span_grid.grid_of(part) for part in parts], None
     if spread and isinstance(record, AverageRecord):
-        grids = [spread_grid(part) for part in parts if isinstance(part, AverageRecord)]
+        grids = [span_grid.spread_grid(part) for part in parts if isinstance(part, AverageRecord)]
     elif len(parts) > 1:
         pass
     elif isinstance(record, AverageRecord):
-        width = size_in_points(ax)[0]
+        width = layout.size_in_points(ax)[0]
         cell = width / record.spans["last"].nunique()
         if width >= 2 * _NARROWEST and number_size([_WIDEST_SPREAD], cell) is None:
-            grids = with_spread_apart(record)  # the cells have no room for it below a mean
+            grids = span_grid.with_spread_apart(record)  # the cells have no room for it below a mean
     elif isinstance(record, AblationRecord) and paper:
-        other = published_grid(record.summary.task, record.summary.study)
+        other = span_grid.published_grid(record.summary.task, record.summary.study)
     grids += [] if other is None else [other]
-    scale = scale_of(grids).recoloured(cmap)
+    scale = span_grid.scale_of(grids).recoloured(cmap)
     axes = beside(ax, len(grids))
     for grid, place in zip(grids, axes):
-        draw(grid, place, tolerance=tolerance, notes=notes, scale=scale, numbers=annot)
+        span_grid.draw(grid, place, tolerance=tolerance, notes=notes, scale=scale, numbers=annot)
     for part, place in zip(parts, axes if len(parts) > 1 else ()):
         place.set_title(part.stack)
     for place in axes[1:]:  # whose rows are those of the first
         place.set_ylabel("")
     if colorbar:
-        line, label, metric = drawn_tolerance(grids, tolerance), grids[0].label, grids[0].words.metric
+        line, label, metric = (
+            span_grid.drawn_tolerance(grids, tolerance),
+            grids[0].label,
+            grids[0].words.metric,
+        )
         if isinstance(record, AblationRecord) and other is not None and metric != "accuracy":
-            label, metric = drop_label([record], None), None  # the published drops are of accuracy
-        draw_colorbar(scale, axes, bar_label(label, line, metric), line)
+            label, metric = (
+                ablation_words.drop_label([record], None),
+                None,
+            )  # the published drops are of accuracy
+        draw_colorbar(scale, axes, span_grid.bar_label(label, line, metric), line)
     return ax
 
 
@@ -144,17 +120,17 @@ def beside(ax: Axes, n: int) -> list[Axes]:
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figure of the ablations of every span, with its CSV and caption; another one of spans kept on."""
-    for suffix, ablations in alike_ablations(studies):
+    for suffix, ablations in ablation_words.alike_ablations(studies):
         records = [record for record in ablations if span_order(record.spans) is None]
         if not records:
             continue
-        grids = [grid_of(record) for record in records]
+        grids = [span_grid.grid_of(record) for record in records]
         grids = _with_published(grids) if options.paper else grids
         published = ["accuracy"] if len(records) < len(grids) else []  # in which the published drops are
         metric = common_value([*(record.summary.metric for record in records), *published])
         beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
-        figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
-        names = " and ".join(dict.fromkeys(study_label(record) for record in records))
+        figure = heatmap_figure(grids, options, ablation_words.drop_label(records, metric), metric, beside)
+        names = " and ".join(dict.fromkeys(ablation_words.study_label(record) for record in records))
         title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
         caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
         caption = caption_of([caption, numbers_sentence(figure, f"heatmap{suffix}")])
@@ -164,7 +140,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """The grids, with each published grid after the last ablation of its task."""
-    theirs = [published_grid(grid.record.summary.task, grid.words.study) for grid in grids]
+    theirs = [span_grid.published_grid(grid.record.summary.task, grid.words.study) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
     for index, (grid, published) in enumerate(zip(grids, theirs)):
@@ -185,53 +161,53 @@ def heatmap_figure(
     numbers, and otherwise a vertical colour bar; the cells of a shallow grid do not grow to the whole width.
     A name that is too long for the empty corner stands above its grid.
     """
-    width, scale = options.width("full" if len(grids) > 1 else "half"), scale_of(grids)
-    tolerance = drawn_tolerance(grids, options.tolerance)
-    label = bar_label(label, tolerance, metric)
+    width, scale = options.width("full" if len(grids) > 1 else "half"), span_grid.scale_of(grids)
+    tolerance = span_grid.drawn_tolerance(grids, options.tolerance)
+    label = span_grid.bar_label(label, tolerance, metric)
     with style.paper_style(options.venue):
-        alone = len(grids) == 1 and width >= WIDE
+        alone = len(grids) == 1 and width >= layout.WIDE
         cells = len(Cells.of(grids[0].frame).lasts)
         half = (36 * width - _LABELS) / cells  # points: a cell, if the grid takes half of the width
         with_shares = alone and beside is not None and number_size(["−0.5"], half) is not None
-        rows, columns = (1, 2) if with_shares else shape_of(len(grids), width)
-        figure = new_figure(width, width * (rows / columns + 1))
+        rows, columns = (1, 2) if with_shares else layout.shape_of(len(grids), width)
+        figure = layout.new_figure(width, width * (rows / columns + 1))
         axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
         for index, (grid, ax) in enumerate(zip(grids, axes)):
-            grid = replace(grid, notes=name_above(ax, grid.notes or (), 72 * width / columns))
-            draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
+            grid = replace(grid, notes=layout.name_above(ax, grid.notes or (), 72 * width / columns))
+            span_grid.draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         if with_shares:
             shares = figure.add_subplot(1, 2, 2)
             shares.set_box_aspect(1.0)
-            legend_below(figure, draw_shares([beside], shares))
+            layout.legend_below(figure, draw_shares([beside], shares))
         spare = 72 * width - max(cells * _WIDEST_CELL, _SMALLEST_GRID) - 2 * _LABELS if alone else 0.0
         if spare > 0 and not with_shares:
             edge = spare / 144 / width  # of the figure's width, on either side
             figure.get_layout_engine().set(rect=(edge, 0, 1 - 2 * edge, 1))
         add_bar(scale, axes, label, "right" if alone and spare <= 0 else "bottom", tolerance)
-        return fit_height(figure, max(options.venue.tallest, rows * LOWEST_ROW))
+        return layout.fit_height(figure, max(options.venue.tallest, rows * layout.LOWEST_ROW))
 
 
 def _caption(
     records: Sequence[AblationRecord], grids: Sequence[Grid], tolerance: float, with_shares: bool
 ) -> str:
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
-    metric, words = common_metric(records), Words.of(records[0])
-    drop, line = drop_name(metric), drawn_tolerance(grids, tolerance)
+    metric, words = ablation_words.common_metric(records), Words.of(records[0])
+    drop, line = drop_name(metric), span_grid.drawn_tolerance(grids, tolerance)
     units = [one for one in (span_units(record.spans) for record in records) if one is not None]
     one = "group of layers" if any((ends[:, 0] < ends[:, 1]).any() for ends in units) else "layer"
     return caption_of(
         [
-            *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when {words.done_to_span()}.",
+            *ablation_words.warnings_of(records),
+            f"{sentence(ablation_words.drop_label(records, metric))} when {words.done_to_span()}.",
             f"Rows: the first layer {words.done}, columns: the last; green frames mark single "
             f"{one.replace('group', 'groups') if ' ' in one else 'layers'}.",
             line is not None
             and f"The black line separates spans with a {drop} of at most {tolerance_text(line, metric)} "
             "from the others.",
-            *checkpoint_sentences(records),
-            gains_sentence(frame, metric, metric_name(metric)),
-            ring_sentence(records, [frame]),
+            *ablation_words.checkpoint_sentences(records),
+            ablation_words.gains_sentence(frame, metric, metric_name(metric)),
+            ablation_words.ring_sentence(records, [frame]),
             frame.get("non_monotone", pd.Series(dtype=bool)).eq(True).any()
             and f"A triangle marks a span with a smaller {drop} than a shorter span inside it (5% level, "
             "corrected over all such pairs).",

@@ -22,20 +22,8 @@ from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import sentence, span_text
 
-from . import style
-from .ablation_words import (
-    SpanRecord,
-    Words,
-    about_joint,
-    alike_ablations,
-    at_level,
-    checkpoint_sentences,
-    drop_label,
-    gains_sentence,
-    ring_sentence,
-    study_label,
-    warnings_of,
-)
+from . import ablation_words, style
+from .ablation_words import SpanRecord, Words
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import (
     Cells,
@@ -141,7 +129,7 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The map of each ablation by module, with its CSV and caption."""
-    for suffix, records in alike_ablations(studies, by_module=True):
+    for suffix, records in ablation_words.alike_ablations(studies, by_module=True):
         for record in records:
             metric, words, frame = record.summary.metric, Words.of(record), record.spans
             column = _ModuleCells.of(frame).column
@@ -150,19 +138,21 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             figure = map_figure([grid_of(record)], options)
             caption = caption_of(
                 [
-                    *warnings_of([record]),
-                    f"{sentence(drop_label([record], metric))} when the {words.adapters} of one"
-                    f" {'kind of ' if record.unit == 'module' else ''}{record.unit} in one {column} {how}"
+                    *ablation_words.warnings_of([record]),
+                    f"{sentence(ablation_words.drop_label([record], metric))} when the {words.adapters} of"
+                    f" one {'kind of ' if record.unit == 'module' else ''}{record.unit} in one {column} {how}"
                     " without retraining.",
                     _LAYOUT.format(record.unit, column),
-                    *checkpoint_sentences([record]),
-                    gains_sentence(frame, metric, "model"),
-                    ring_sentence([record], [frame], "cell"),
+                    *ablation_words.checkpoint_sentences([record]),
+                    ablation_words.gains_sentence(frame, metric, "model"),
+                    ablation_words.ring_sentence([record], [frame], "cell"),
                     undefined_text(frame["delta_points"].isna().sum(), "Crossed-out cells"),
                     numbers_sentence(figure, stem),
                 ]
             )
-            title = f"{study_label(record)}: {words.drop} by layer and {record.unit} {words.done}"
+            title = (
+                f"{ablation_words.study_label(record)}: {words.drop} by layer and {record.unit} {words.done}"
+            )
             yield Drawing(stem, title, figure, frame, caption, identity_of([record]))
 
 
@@ -202,10 +192,11 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
         [
             record.warning,
             f"{sentence(label)} by layer and {record.unit} {Words.of(record).done}: {names}"
-            f" ({about_joint(record)}).",
+            f" ({ablation_words.about_joint(record)}).",
             _LAYOUT.format(record.unit, _ModuleCells.of(grids[0].frame).column),
             "significant" in record.spans
-            and f"A ring marks a cell that is not significant {at_level(test, [record.spans], 'cells')}.",
+            and "A ring marks a cell that is not significant "
+            f"{ablation_words.at_level(test, [record.spans], 'cells')}.",
             numbers_sentence(figure, stem),
         ]
     )

@@ -26,34 +26,12 @@ from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.wording import drop_name, interval_method, sentence, span_text, tolerance_text
 
-from . import style
-from .ablation_words import (
-    SpanRecord,
-    Words,
-    alike_ablations,
-    at_level,
-    checkpoint_sentences,
-    common_metric,
-    drop_label,
-    study_label,
-    tests_of,
-    warnings_of,
-)
+from . import ablation_words, layout, style
+from .ablation_words import SpanRecord, Words
 from .curves import FOOT, tidy_axes
 from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
 from .grid import number_layers
 from .heatmap import beside, heatmap
-from .layout import (
-    LOWEST_ROW,
-    WIDE,
-    before_drawing,
-    fit_height,
-    legend_below,
-    new_figure,
-    shape_of,
-    size_in_points,
-    title_above,
-)
 from .legends import INTERVAL, LegendEntry, add_legend, leave_room
 from .modules import module_map
 from .span_grid import Grid, grid_of, published_grid
@@ -163,12 +141,12 @@ def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) ->
 
     def fit(ax: Axes) -> None:
         left, right = ax.get_xlim()
-        size = min(_MARK * style.scale_factor(), 0.85 * size_in_points(ax)[0] / (right - left))
+        size = min(_MARK * style.scale_factor(), 0.85 * layout.size_in_points(ax)[0] / (right - left))
         for mark in marks:
             mark.set_sizes([size**2])
             mark.set_linewidth(min(0.7 * style.scale_factor(), 0.25 * size))
 
-    before_drawing(ax, fit)
+    layout.before_drawing(ax, fit)
 
 
 def _cross_props() -> dict[str, object]:
@@ -257,7 +235,7 @@ def curve(
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figures of the ablations whose spans are lines, side by side, one figure per kind of line."""
-    for suffix, ablations in alike_ablations(studies):
+    for suffix, ablations in ablation_words.alike_ablations(studies):
         orders = [span_order(record.spans) for record in ablations]
         orders_drawn = [order for order in dict.fromkeys(orders) if order is not None]
         for order in orders_drawn:
@@ -266,7 +244,10 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             lines = [line_of_spans(record, paper=options.paper) for record in alike]
             published = [line.published for line in lines if line.published is not None]
             theirs = pd.concat(published).drop_duplicates() if published else None
-            names, metric = [study_label(record) for record in alike], common_metric(alike)
+            names, metric = (
+                [ablation_words.study_label(record) for record in alike],
+                ablation_words.common_metric(alike),
+            )
             title = f"{' and '.join(dict.fromkeys(names))}: {drop_name(metric)} by span of layers "
             title += alike[0].summary.done
             numbers = joined([(name, line.frame) for name, line in zip(names, lines)], theirs)
@@ -278,39 +259,42 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
     """Panels in rows, with what the marks mean below them."""
     width = options.width("full" if len(lines) > 1 else "half")
     with style.paper_style(options.venue):
-        rows, columns = shape_of(len(lines), width)
-        aspect = _WIDE_ASPECT if width / columns >= WIDE else _ASPECT
-        figure = new_figure(width, width * aspect * (rows / columns + 0.5))
+        rows, columns = layout.shape_of(len(lines), width)
+        aspect = _WIDE_ASPECT if width / columns >= layout.WIDE else _ASPECT
+        figure = layout.new_figure(width, width * aspect * (rows / columns + 0.5))
         first = None
         for index, line in enumerate(lines):
             ax = figure.add_subplot(rows, columns, index + 1, sharey=first)
             first = first or ax
             draw_line(line, ax, tolerance=options.tolerance)
-            title_above(ax, line.notes)
+            layout.title_above(ax, line.notes)
             ax.set_box_aspect(aspect)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
-        legend_below(figure, line_entries(lines, options.tolerance))
-        lowest = 1.7 * LOWEST_ROW if rows == 1 else rows * LOWEST_ROW  # a title of several lines
-        return fit_height(figure, max(options.venue.tallest, lowest))
+        layout.legend_below(figure, line_entries(lines, options.tolerance))
+        lowest = (
+            1.7 * layout.LOWEST_ROW if rows == 1 else rows * layout.LOWEST_ROW
+        )  # a title of several lines
+        return layout.fit_height(figure, max(options.venue.tallest, lowest))
 
 
 def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -> str:
     frames = [record.spans for record in records]
-    frame, metric = pd.concat(frames, ignore_index=True), common_metric(records)
+    frame, metric = pd.concat(frames, ignore_index=True), ablation_words.common_metric(records)
     mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
+    done, tests = of_lines(frames, Words.of(records[0])), ablation_words.tests_of(records)
     method = interval_method(*(one.summary.metric for one in records))
     return caption_of(
         [
-            *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when {of_lines(frames, Words.of(records[0]))}.",
+            *ablation_words.warnings_of(records),
+            f"{sentence(ablation_words.drop_label(records, metric))} when {done}.",
             f"The dashed line is a {drop_name(metric)} of {tolerance_text(tolerance, metric)}.",
-            *checkpoint_sentences(records),
+            *ablation_words.checkpoint_sentences(records),
             "ci_low_points" in frame
             and frame["ci_low_points"].notna().any()
             and f"{mark} 95% interval{plural} {method}.",
             "significant" in frame
-            and f"Filled marks differ from the intact model {at_level(tests_of(records), frames)}; hollow"
-            " ones do not.",
+            and f"Filled marks differ from the intact model {ablation_words.at_level(tests, frames)};"
+            " hollow ones do not.",
             paper
             and f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy.",
             undefined_text(frame["delta_points"].isna().sum(), "Crosses at the bottom"),

@@ -52,13 +52,10 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """The figure of each study of strengths and the two of each of ranks, with their CSVs and captions."""
     for record, suffix in (*of_kind(studies, StrengthRecord), *of_kind(studies, RankRecord)):
         task, identity = wording.task_label(record.summary.task), identity_of([record])
-        if isinstance(record, StrengthRecord):
-            stem, by, frame = "strength", "strength", record.strengths
-        else:
-            stem, by, frame = "ranks", "kept directions", record.ranks
-        title = f"{task}: {wording.metric_name(record.summary.metric)} by {by}"
+        stem = "ranks" if isinstance(record, RankRecord) else "strength"
+        title = f"{task}: {wording.metric_name(record.summary.metric)} by {record.by}"
         figure = one_panel(partial(_draw, record), options, 0.7, 0.45)
-        yield Drawing(f"{stem}{suffix}", title, figure, frame, _caption(record), identity)
+        yield Drawing(f"{stem}{suffix}", title, figure, record.table, _caption(record), identity)
         if isinstance(record, RankRecord):
             figure = one_panel(partial(_draw_spectra, record), options, 0.7, 0.45)
             summary, n_maps = record.summary, record.spectra["module"].nunique()
@@ -78,13 +75,13 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     said = record.summary
     factor, label = wording.score_axis(said.metric)
     tidy_axes(ax)
+    frame = record.table.rename(columns={record.degree: "strength"})
     if isinstance(record, RankRecord):
-        frame = record.ranks.rename(columns={"rank": "strength"})
-        intact, done, against = record.summary.largest, "cut", "all directions"
+        intact, done = record.summary.largest, "cut"
         axis = f"directions kept{LOG}, and their energy"
         ax.set_xscale("log", base=2)
     else:
-        frame, intact, done, against = record.strengths, 1, "scaled", "strength 1"
+        intact, done = 1, "scaled"
         axis = f"strength of the {record.parts}"
     dashes, entries = style.dashed(style.FAINT, 0.7), []
     if isinstance(record, StrengthRecord):
@@ -109,7 +106,7 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     ax.set_ylabel(label)
     return [
         (Line2D([], [], **line_props(_WHOLE)), f"all {record.parts}"),
-        (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), f"95% interval against {against}"),
+        (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), f"95% interval against {record.against}"),
         *entries,
     ]
 
@@ -209,15 +206,14 @@ def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
 def _caption(record: StrengthRecord | RankRecord) -> str:
     said = record.summary
     if isinstance(record, RankRecord):
-        frame, against, asked = record.ranks, "all directions", "How many are needed? "
+        asked = "How many are needed? "
         changed = (
             f"what the {record.parts} add to each weight matrix keeps only its largest singular values, as "
             f"many as the axis{LOG} says, without retraining; {record.summary.largest} are all"
         )
         more = " Below the axis, their energy: the share of the squared singular values that they have."
     else:
-        frame, against, more = record.strengths, "strength 1", ""
-        asked = "" if wording.is_distance(said.metric) else "Is another strength better? "
+        more, asked = "", "" if wording.is_distance(said.metric) else "Is another strength better? "
         own = record.parts == "adapters"
         made = "the change that the adapters make" if own else "the difference to the base"
         changed = (
@@ -226,6 +222,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
         )
     about = (said.model and f"{said.model}; ") or ""
     about += wording.examples_text(said.n_examples, said.metric)
+    frame = record.table
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {wording.count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     if n_spans > len(_DASHES):
@@ -236,7 +233,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
             f"({about}) when {changed}. Thick line: the"
             f" {record.parts} of all layers{spans}.{more}",
             *question_sentences(said.question),
-            f"The band is the 95% interval of the difference to {against}, "
+            f"The band is the 95% interval of the difference to {record.against}, "
             f"{wording.interval_method(said.metric)}.",
             f"{asked}{wording.sentence(said.verdict)}.",
             undefined_text(frame["score"].isna().sum(), "Scores left out"),

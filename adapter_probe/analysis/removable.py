@@ -10,17 +10,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis import score_changes
 from adapter_probe.analysis.resampling import Draws, draw_changes
-from adapter_probe.analysis.score_changes import (
-    StudyKind,
-    drop_points,
-    rows_of,
-    span_order,
-    span_scores,
-    span_units,
-    study_kind,
-    within_tolerance,
-)
+from adapter_probe.analysis.score_changes import StudyKind
 from adapter_probe.analysis.significance import ALPHA, span_interval
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
 from adapter_probe.settings import Basis
@@ -48,10 +40,10 @@ def longest_removable(
     Returns:
         the span's row, or None if there is none.
     """
-    fits = spans[within_tolerance(spans[_JUDGED_BY[basis]], tolerance)]
+    fits = spans[score_changes.within_tolerance(spans[_JUDGED_BY[basis]], tolerance)]
     length = fits["n_layers"] * (1 if study == "kept" else -1)
     # By the drop without float noise, so that equal scores tie.
-    order = np.lexsort((fits["first"], drop_points(fits["delta_points"]), length))
+    order = np.lexsort((fits["first"], score_changes.drop_points(fits["delta_points"]), length))
     return None if fits.empty else fits.iloc[order[0]]
 
 
@@ -134,9 +126,9 @@ def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFr
 
 
 def _costs(results: AblationResults, basis: Basis, n_families: int) -> pd.DataFrame:
-    spans = span_scores(results).assign(bound_low_points=np.nan)
+    spans = score_changes.span_scores(results).assign(bound_low_points=np.nan)
     if basis == "interval":
-        rows = rows_of(results, spans)
+        rows = score_changes.rows_of(results, spans)
         changes = draw_changes(results, rows)
         spans["bound_low_points"] = bounds_of_ablation(spans, changes, results, rows, n_families)
     return spans
@@ -149,7 +141,7 @@ def bounds_of_ablation(
     return bounds_of_chosen(
         spans,
         lambda tails: span_interval(changes, results, rows, tails)[0],
-        study_kind(results),
+        score_changes.study_kind(results),
         n_families,
     )
 
@@ -178,7 +170,11 @@ def bounds_of_chosen(
         study: whether the spans were ablated or kept.
         n_families: the number of stacks from which a span is chosen.
     """
-    ends, units, order = spans[["first", "last"]].to_numpy(), span_units(spans), span_order(spans)
+    ends, units, order = (
+        spans[["first", "last"]].to_numpy(),
+        score_changes.span_units(spans),
+        score_changes.span_order(spans),
+    )
     alike = np.full(len(spans), len(spans))
     if units is not None and len(spans) == len(units) * (len(units) + 1) // 2:
         length = np.searchsorted(units[:, 0], ends[:, 1], side="right") - np.searchsorted(

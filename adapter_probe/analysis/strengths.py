@@ -11,15 +11,9 @@ import pandas as pd
 
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_results import AblationResults, of_variants
+from adapter_probe.analysis import score_changes
 from adapter_probe.analysis.removable import random_halves
 from adapter_probe.analysis.resampling import draw_changes
-from adapter_probe.analysis.score_changes import (
-    finite_or_none,
-    model_of,
-    removed_row,
-    row_scores,
-    without_noise,
-)
 from adapter_probe.analysis.significance import span_interval
 from adapter_probe.analysis.summary_parts import StoredSummary
 from adapter_probe.results.schema import span_columns
@@ -69,8 +63,8 @@ def facts_of(results: AblationResults) -> dict[str, Any]:
         "data": results.settings.get("data") or results.settings["split"],
         "metric": results.metric,
         "n_examples": results.n_examples,
-        "intact_score": finite_or_none(row_scores(results)[0]),
-        "model": model_of(results),
+        "intact_score": score_changes.finite_or_none(score_changes.row_scores(results)[0]),
+        "model": score_changes.model_of(results),
         "question": tuple(results.settings.get("question") or ()) or None,
     }
 
@@ -91,17 +85,17 @@ def choose_and_judge(
     half = len(chosen) > 0 and len(judged) > 1
     if not half:
         chosen = judged = np.arange(results.n_examples)
-    best = choose(row_scores(results.of_examples(chosen))[rows])
+    best = choose(score_changes.row_scores(results.of_examples(chosen))[rows])
     pair = [0, rows[best]]
     there = results.of_examples(judged)
-    scores = row_scores(there)[pair]
-    change = without_noise(metrics.to_points(results.metric, scores[1:] - scores[:1]))
+    scores = score_changes.row_scores(there)[pair]
+    change = score_changes.without_noise(metrics.to_points(results.metric, scores[1:] - scores[:1]))
     ends = span_interval(draw_changes(there, pair[1:]), there, pair[1:])
     return best, {
         "chosen_on": "half" if half else "all",
         "n_judged": len(judged),
-        "delta_points": finite_or_none(change[0]),
-        "interval_points": tuple(finite_or_none(end[0]) for end in ends),
+        "delta_points": score_changes.finite_or_none(change[0]),
+        "interval_points": tuple(score_changes.finite_or_none(end[0]) for end in ends),
     }
 
 
@@ -158,7 +152,7 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     results, rows, n = list(by_strength.values()), [], 1
     for strength, one in by_strength.items():
         for row in range(1, len(one.masks)):
-            whole = row == removed_row(one)
+            whole = row == score_changes.removed_row(one)
             named = (one.stacks, one.modules)
             stack, module = ("" if of is None else ALL_MODULES if whole else str(of[row]) for of in named)
             rows.append((n, strength, stack, module, *_layers_off(one, row, whole), whole))
@@ -190,10 +184,10 @@ def _layers_off(one: AblationResults, row: int, whole: bool) -> tuple[int, int, 
 
 def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:
     """The table of `adapter_probe.Strengths`, the whole adapter first; `intact` is the intact strength."""
-    scores = row_scores(results)
+    scores = score_changes.row_scores(results)
     every = range(len(scores))
     low, high = span_interval(draw_changes(results, every), results, every)
-    points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
+    points = score_changes.without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
     spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=intact, variant=0)
     frame = pd.concat([variants, spans], ignore_index=True)
@@ -213,7 +207,9 @@ def strength_summary(results: AblationResults, variants: pd.DataFrame) -> Streng
     strengths = np.append(1.0, whole["strength"].to_numpy())
 
     def nearest_of_best(scores: np.ndarray) -> int:
-        points = np.nan_to_num(without_noise(metrics.to_points(results.metric, scores)), nan=-np.inf)
+        points = np.nan_to_num(
+            score_changes.without_noise(metrics.to_points(results.metric, scores)), nan=-np.inf
+        )
         return int(np.lexsort((np.abs(strengths - 1), -points))[0])
 
     best, judged = choose_and_judge(results, np.append(0, whole["variant"].to_numpy()), nearest_of_best)

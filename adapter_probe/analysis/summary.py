@@ -11,6 +11,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis import summary_parts
 from adapter_probe.analysis.ablation_tables import AblationTables
 from adapter_probe.analysis.groups import GroupScores, group_summary
 from adapter_probe.analysis.removable import spans_with_adapters
@@ -27,15 +28,7 @@ from adapter_probe.analysis.score_changes import (
     switched_layers,
 )
 from adapter_probe.analysis.significance import ALPHA
-from adapter_probe.analysis.summary_parts import (
-    LayerDrop,
-    ModuleDrop,
-    SpanDrop,
-    StoredSummary,
-    notable_modules,
-    notable_spans,
-    span_of,
-)
+from adapter_probe.analysis.summary_parts import LayerDrop, ModuleDrop, SpanDrop, StoredSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.records import to_record
@@ -217,28 +210,12 @@ def summarise(
     results: AblationResults, tables: AblationTables | None = None, groups: pd.DataFrame | None = None
 ) -> AblationSummary:
     """The summary of an ablation."""
-    scores, settings = row_scores(results), results.settings
+    scores = row_scores(results)
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
-    study, frame, in_stacks = study_kind(results), span_scores(results), results.stacks is not None
-    modules = None
-    if "module" in frame and not in_stacks:
-        modules, frame = notable_modules(frame, study), frame[frame["module"] == ALL_MODULES]
-    if study == "ablated" and not in_stacks:
-        frame = spans_with_adapters(frame, switched_layers(results))
-    if tables is not None and "ci_high_points" in tables.spans and not in_stacks:
-        names = span_columns(frame)
-        ends = tables.spans[[*names, "ci_low_points", "ci_high_points"]]
-        frame = frame.merge(ends, on=names, how="left")
-    own = {} if tables is None else tables.stacks
-    warning = None if tables is None else _warning(tables, intact, removed, results)
-    spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
-    if results.modules is not None:  # single layers and all say nothing of spans
-        spans = {name: found for name, found in spans.items() if name in _SINGLE_LAYERS}
+    nonfinite = {name: int(n) for name, n in zip(results.row_names, results.nonfinite) if n}
     return AblationSummary(
-        task=settings["task"],
-        split=settings["split"],
-        warning=warning,
-        study=study,
+        warning=None if tables is None else _warning(tables, intact, removed, results),
+        study=study_kind(results),
         metric=results.metric,
         kind=results.kind,
         n_examples=results.n_examples,
@@ -247,30 +224,57 @@ def summarise(
         removed_score=finite_or_none(removed),
         removed_delta_points=finite_or_none(metrics.to_points(results.metric, removed - intact)),
         majority_score=finite_or_none(results.chance_score),
-        nonfinite_examples={
-            name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
-        },
-        layer_parameters=None
-        if (counts := settings.get("site_parameters")) is None
-        else tuple((results.switched * np.reshape(counts, results.switched.shape)).sum(axis=1).tolist()),
-        **spans,
-        **({} if tables is None else _statistics(tables, study)),
-        switched=_switched_part(settings) or None,
-        data=settings.get("data") or None,
-        model=model_of(results),
-        base=base if "/" in (base := str(settings.get("base", "")).rpartition(" ")[2]) else None,
+        nonfinite_examples=nonfinite,
         positive_class=results.label_names[-1] if metrics.about(results.metric).two_classes else None,
-        base_weights=settings.get("base_weights"),
-        guard=settings.get("guard"),
         groups=None if groups is None else group_summary(groups),
-        stacks={name: summarise(part, own.get(name)) for name, part in results.in_stacks.items()}
-        if in_stacks
-        else None,
-        strength=strength or None,
-        rank=settings.get("rank") or None,
-        modules=modules,
-        question=tuple(settings.get("question") or ()) or None,
+        model=model_of(results),
+        **_told(results),
+        **_of_spans(results, tables),
     )
+
+
+def _told(results: AblationResults) -> dict[str, Any]:
+    """What the settings of an ablation tell."""
+    settings = results.settings
+    base, counts = str(settings.get("base", "")).rpartition(" ")[2], settings.get("site_parameters")
+    if counts is not None:
+        counts = (results.switched * np.reshape(counts, results.switched.shape)).sum(axis=1)
+    return {
+        "task": settings["task"],
+        "split": settings["split"],
+        "layer_parameters": None if counts is None else tuple(counts.tolist()),
+        "switched": _switched_part(settings) or None,
+        "base": base if "/" in base else None,
+        "strength": strength_of(results.identity) or None,
+        "question": tuple(settings.get("question") or ()) or None,
+        "data": settings.get("data") or None,
+        "rank": settings.get("rank") or None,
+        "base_weights": settings.get("base_weights"),
+        "guard": settings.get("guard"),
+    }
+
+
+def _of_spans(results: AblationResults, tables: AblationTables | None) -> dict[str, Any]:
+    """What stands out in the table of spans, or in that of each stack of layers."""
+    frame, study = span_scores(results), study_kind(results)
+    found = {} if tables is None else _statistics(tables, study)
+    if results.stacks is not None:
+        own = {} if tables is None else tables.stacks
+        stacks = {name: summarise(part, own.get(name)) for name, part in results.in_stacks.items()}
+        return {**found, "stacks": stacks}
+    if results.modules is not None:
+        found["modules"] = summary_parts.notable_modules(frame, study)
+        frame = frame[frame["module"] == ALL_MODULES]
+    if study == "ablated":
+        frame = spans_with_adapters(frame, switched_layers(results))
+    if tables is not None and "ci_high_points" in tables.spans:
+        names = span_columns(frame)
+        ends = tables.spans[[*names, "ci_low_points", "ci_high_points"]]
+        frame = frame.merge(ends, on=names, how="left")
+    spans = summary_parts.notable_spans(frame, study)
+    if results.modules is not None:  # single layers and all say nothing of spans
+        spans = {name: one for name, one in spans.items() if name in _SINGLE_LAYERS}
+    return {**found, **spans}
 
 
 def _switched_part(settings: Mapping[str, object]) -> str:
@@ -311,6 +315,6 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
     if study != "ablated" or tables.stacks or "module" in tables.spans:
         return counts
     sure = removable[removable["basis"] == "interval"]
-    surely = {f"{row['tolerance_points']:g}": span_of(row) for _, row in sure.iterrows()}
+    surely = {f"{row['tolerance_points']:g}": summary_parts.span_of(row) for _, row in sure.iterrows()}
     shares = tuple(finite_or_none(share) for share in tables.layers["share_points"])
     return {**counts, "longest_removable_surely": surely, "layer_shares_points": shares}

@@ -240,19 +240,19 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
     return [("repeated in float32", share), ("  rounding error", evidence), ("  remaining risk", chance)]
 
 
-def _counted_in(frame: pd.DataFrame) -> str:
-    """What the rows of a table are called."""
-    return "cells" if "module" in frame else "spans"
+def _counted(frame: pd.DataFrame) -> str:
+    """How many rows of a table are significant."""
+    n, what = int(frame["significant"].sum()), "cells" if "module" in frame else "spans"
+    return f"{n} of {len(frame)} {what} (p < 0.05 after Holm)"
 
 
 def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     """The main results of a comparison of two ablations as (name, value) pairs of text."""
     a, b = record.names
     scores = [score_text(score, record.metric) for score in record.intact_scores]
-    frame, counted = record.spans, int(record.spans["significant"].sum())
+    frame = record.spans
     rows = _first_rows(record, "comparison", f"{a} (a) with {b} (b)", f"{scores[0]} (a), {scores[1]} (b)")
-    found = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
-    rows.append(("significant differences", found))
+    rows.append(("significant differences", _counted(frame)))
     more = f"larger {wording.drop_name(record.metric)}"
     for name, sign in (("b", 1), ("a", -1)):
         found = frame[frame["significant"] & (sign * frame["difference_points"] > 0)]
@@ -308,14 +308,12 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     spread = "undefined"
     if not frame["sd_points"].isna().all():
         amount = wording.amount_text(frame["sd_points"].median(), metric)
-        spread = f"median standard deviation {amount} per {_counted_in(frame)[:-1]}"
+        spread = f"median standard deviation {amount} per {'cell' if record.by_module else 'span'}"
     rows = [
         *_first_rows(record, "average", f"{len(record.names)} studies", f"{low} to {high}"),
         (f"all {wording.done_text('ablated', record.strength, record.rank)}", said),
         ("spread over studies", spread),
     ]
     if "significant" in frame:
-        counted = int(frame["significant"].sum())
-        told = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
-        rows.append(("beyond chance", told))
+        rows.append(("beyond chance", _counted(frame)))
     return _plain(rows)

@@ -22,21 +22,12 @@ from adapter_probe.figures.levels import Scale
 from adapter_probe.figures.span_curve import line_of_spans
 from adapter_probe.figures.span_grid import Grid, grid_of, scale_of, spread_grid
 
+from . import span_section
 from .curve_sections import WIDE, text_table
 from .examples import ExampleTexts, confusion, examples_content, flip_counts
 from .maps import MANY, NARROW, grid_map, inline, interaction_grid, line_map
 from .markup import short_name
-from .span_section import (
-    Fact,
-    MapStudy,
-    Reading,
-    SingleLayers,
-    View,
-    drops_of,
-    interactions_of,
-    significance,
-    slider_steps,
-)
+from .span_section import Fact, MapStudy, Reading, SingleLayers, View
 
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
@@ -88,8 +79,8 @@ def ablation_study(
     """
     record, results, said = ablation.record, ablation.results, ablation.record.summary
     words, frame = Words.of(record), record.spans
-    views = [_view(record, drops_of(frame, words, words.drop), words.drop, scale, prefix)]
-    beyond = interactions_of(frame, words) if np.isfinite(ablation.interactions).any() else None
+    views = [_view(record, span_section.drops_of(frame, words, words.drop), words.drop, scale, prefix)]
+    beyond = span_section.interactions_of(frame, words) if np.isfinite(ablation.interactions).any() else None
     if beyond and span_order(frame) is None:
         drawn = interaction_grid(record, interaction_scale, beyond.spoken(frame), f"{prefix}i")
         views.append(View(beyond, "interaction", drawn))
@@ -124,7 +115,7 @@ def ablation_study(
         topic=study_label(whole),
         warning=said.warning,
         question=said.question or (),
-        steps=slider_steps(
+        steps=span_section.slider_steps(
             frame, words, tolerance, view=views[0], parameters=said.layer_parameters,
             partly=bool(said.switched), others=others, prune=prunable, warning=said.warning,
         ),
@@ -140,7 +131,7 @@ def average_study(
     """The mean over studies with its spread, ready for the page; arguments as of `ablation_study`."""
     words, frame, n = Words.of(record), record.spans, len(record.names)
     seeds = None if record.deltas is None else drop_points(record.deltas).T.tolist()
-    mean = drops_of(frame, words, f"mean {words.drop}", seeds)
+    mean = span_section.drops_of(frame, words, f"mean {words.drop}", seeds)
     views = [_view(record, mean, mean.lead, scale, prefix)]
     if span_order(frame) is None:
         spread = Reading("spread", words, frame["sd_points"].tolist(), "s.d.")
@@ -152,7 +143,7 @@ def average_study(
         "smallest to largest": [[wording.interval_text(*pair, words.metric), ""] for pair in ends],
     }
     if "significant" in frame:
-        facts["significance"] = significance(frame)
+        facts["significance"] = span_section.significance(frame)
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
         *_badges(frame, words),
@@ -161,7 +152,9 @@ def average_study(
     tiles = [] if wording.is_distance(words.metric) else [("intact", score_range(record), "")]
     tiles.append(("studies", f"{n}", ", ".join(record.names)))
     title = f"{wording.task_label(record.task or record.data or 'Ablations')}: mean of {n} studies"
-    steps = slider_steps(frame, words, tolerance, view=views[0], others=others, warning=record.warning)
+    steps = span_section.slider_steps(
+        frame, words, tolerance, view=views[0], others=others, warning=record.warning
+    )
     return replace(_joint_study(record, title, views, facts, tiles, legend), steps=steps, start=tolerance)
 
 
@@ -175,7 +168,7 @@ def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
         f"{words.drop} in {name}": [[words.amount(points), ""] for points in frame[f"drop_{key}_points"]]
         for key, name in zip("ab", (a, b))
     }
-    facts["significance"] = significance(frame)
+    facts["significance"] = span_section.significance(frame)
     intact = [] if wording.is_distance(words.metric) else zip((a, b), record.intact_scores)
     tiles = [(f"{name}, intact", wording.score_text(score, words.metric), "") for name, score in intact]
     views = [_view(record, reading, lead, scale_of([grid_of(record)]), prefix)]
@@ -219,7 +212,7 @@ def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> 
         )
         facts["score"] = [[wording.score_text(score, words.metric), intact] for score in frame["score"]]
     if "p_holm" in frame:
-        facts["significance"] = significance(frame)
+        facts["significance"] = span_section.significance(frame)
     if results is not None:
         total = f"of {results.n_examples:,}{results.scored.TASK.right_by}"
         facts["examples"] = [
