@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from collections.abc import Callable
 
@@ -119,14 +117,6 @@ def test_a_choice_that_there_is_not(asked, allowed, program):
 # --- checkpoints and bases; their many kinds of damage are tested beside the code that opens them
 
 
-@pytest.mark.parametrize("command", ["ablate", "inspect"])
-def test_a_path_that_is_no_checkpoint(command, check, tmp_path):
-    (tmp_path / "file").write_text("x")
-    check(command, tmp_path, named=[tmp_path, "adapter_probe.json"])
-    check(command, tmp_path / "none", named=[tmp_path / "none", "no such folder"])
-    check(command, tmp_path / "file", named=[tmp_path / "file"])
-
-
 def test_a_base_of_no_use_to_train_on(check, task_arguments, tiny_task, tmp_path):
     place = task_arguments.index("--base") + 1
     for base, named in (
@@ -141,31 +131,6 @@ def test_a_base_of_no_use_to_train_on(check, task_arguments, tiny_task, tmp_path
 
 
 # --- output folders
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_up_half_way(program, trained, tmp_path):
-    # Every part fits, the results do not; with room again, the same command goes on.
-    before = """
-import adapter_probe.probe.plan, adapter_probe.results.ablation_files, errno, os
-adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 60
-def refuse(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-original = adapter_probe.results.ablation_files.write_csv
-def fill(*arguments):
-    os.write = refuse
-    original(*arguments)
-adapter_probe.results.ablation_files.write_csv = fill
-"""
-    out = tmp_path / "out"
-    outcome = program("ablate", trained, "--out", out, before=before)
-    last = outcome.stderr.replace("\r", "\n").strip().split("\n")[-1]
-    assert (outcome.code, outcome.stdout) == (2, "")
-    assert last.startswith("adapter-probe: ")
-    assert names(last, str(out / "spans.csv"), os.strerror(errno.ENOSPC))
-    written = {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
-    assert len(written) > 5
-    assert program.undrawn("ablate", trained, "--out", out).code == 0
-    assert written == {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
 
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])

@@ -187,14 +187,6 @@ def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
     assert outcome.stdout.startswith(f"{warning}\n\npruned")
 
 
-@pytest.mark.slow
-def test_an_ablation_without_predictions_chooses_no_span(program, ablated, tmp_path):
-    folder = shutil.copytree(ablated, tmp_path / "c")
-    (folder / "ablation" / "predictions.npz").unlink()
-    refusal = program("prune", folder, "--within", 100, "--out", tmp_path / "p").refusal
-    assert names(refusal, str(folder / "ablation"), "no predictions")
-
-
 def test_the_ablation_of_another_checkpoint_is_refused(program, train_arguments, ablated, tmp_path):
     other = tmp_path / "other"
     assert program(*train_arguments, "--seed", 1, "--out", other).code == 0
@@ -204,25 +196,31 @@ def test_the_ablation_of_another_checkpoint_is_refused(program, train_arguments,
     assert not (tmp_path / "p").exists()
 
 
-@pytest.mark.parametrize("within", ["-1.0", "nan"])
-def test_a_tolerance_out_of_range(within, program, ablated, tmp_path):
-    refusal = program("prune", ablated, "--within", within, "--out", tmp_path / "p").refusal
-    assert names(refusal, "--within", "0 or more", within)
+def without_ablation(folder: Path) -> None:
+    shutil.copytree(folder, folder / "ref", ignore=shutil.ignore_patterns("ablation"))
+    shutil.rmtree(folder / "ablation")
+
+
+REFUSED = [
+    (None, "--within -1.0", ("--within", "0 or more", "-1.0")),
+    (None, "--within nan", ("--within", "0 or more", "nan")),
+    (None, "--span 0 --out {0}", ("{0}", "already", "checkpoint")),
+    (lambda folder: (folder / "ablation" / "predictions.npz").unlink(), "--within 100",
+     ("{0}/ablation", "no predictions")),
+    (without_ablation, "--within 1", ("{0}/ablation", "adapter-probe ablate", "--ablation", "--span")),
+    (without_ablation, "--within 1 --adapter ref", ("{0}/ref/ablation", "adapter-probe ablate {0}/ref")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "options", "facts"), REFUSED)
+def test_what_is_refused(change, options, facts, program, ablated, tmp_path):
+    folder = Path(shutil.copytree(ablated, tmp_path / "c"))
+    if change is not None:
+        change(folder)
+    usual = [] if "--out" in options else ["--out", tmp_path / "p"]
+    refusal = program("prune", folder, *usual, *options.format(folder).split()).refusal
+    assert names(refusal, *(fact.format(folder) for fact in facts))
     assert not (tmp_path / "p").exists()
-
-
-def test_no_ablation_to_go_by(program, trained, tmp_path):
-    folder = shutil.copytree(trained, tmp_path / "c")
-    refusal = program("prune", folder, "--within", 1, "--out", tmp_path / "p").refusal
-    assert names(refusal, str(folder / "ablation"), "adapter-probe ablate", "--ablation", "--span")
-    shutil.copytree(trained, folder / "ref")
-    refusal = program("prune", folder, "--adapter", "ref", "--within", 1, "--out", tmp_path / "p").refusal
-    assert names(refusal, str(folder / "ref" / "ablation"), f"adapter-probe ablate {folder / 'ref'}")
-
-
-def test_a_checkpoint_is_not_overwritten(program, ablated):
-    refusal = program("prune", ablated, "--span", "0", "--out", ablated).refusal
-    assert names(refusal, str(ablated), "already", "checkpoint")
 
 
 @pytest.mark.slow
@@ -246,30 +244,3 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     assert names(refusal, str(elsewhere), "adapter-probe ablate", "--ablation")
     refusal = program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal
     assert names(refusal, str(tmp_path / "p"), "already", "checkpoint")
-
-
-@pytest.mark.slow
-def test_string_labels_are_named(program, tmp_path):
-    """The checkpoint of another library does not name its outputs: numbers in the data, or names given."""
-    fixtures = Path(__file__).parents[1] / "checkpoints" / "fixtures"
-    folder, base = fixtures / "peft" / "lora-everywhere", ("--base", fixtures / "bases" / "bert")
-    words = ("bad", "fair", "good")
-    for file, labels in (("numbers", range(3)), ("words", words)):
-        rows = [{"text": f"w{n}", "label": labels[n % 3]} for n in range(12)]
-        (tmp_path / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    span = ("--span", "0-1", *base, "--json")
-    named = [part for word in words for part in ("--label-names", word)]
-    told = {}
-    for file, more in (("numbers", ()), ("words", named)):
-        given = ("--data", tmp_path / f"{file}.jsonl", *more)
-        outcome = program("prune", folder, "--out", tmp_path / file, *span, *given)
-        assert outcome.code == 0, outcome.stderr
-        told[file] = json.loads(outcome.stdout)
-    assert told["words"]["score_before"] == told["numbers"]["score_before"]
-    assert told["words"]["score_after"] == told["numbers"]["score_after"]
-    hub = (fixtures / "adapterhub" / "ia3", tmp_path / "words-own", "--to", "native", *base, *named)
-    assert program("convert", *hub, "--data", tmp_path / "words.jsonl").code == 0
-    own = json.loads((tmp_path / "words-own" / "adapter_probe.json").read_text())
-    assert own["task"]["label_names"] == list(words)
-    given = ("--data", tmp_path / "words.jsonl")
-    assert "--label-names" in program("prune", folder, "--out", tmp_path / "x", *span, *given).refusal

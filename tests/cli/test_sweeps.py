@@ -52,20 +52,6 @@ def test_a_wider_sweep_repeats_nothing(program, sweep, undisturbed, tmp_path):
     assert sorted(frame["init_std"]) == [0.01, 0.01, 0.1, 0.1, 0.5, 0.5]
 
 
-@pytest.mark.slow
-def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
-    outcome = program(
-        "tradeoff", "--base", tiny_base("bert"), "--task", tiny_task, "--sizes", "1,4", "--top-k", "0,2",
-        "--head-only", "--seeds", 1, "--epochs", 1, "--learning-rates", "0.01,0.001", "--out", tmp_path,
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.stderr
-    frame = pd.read_csv(tmp_path / "trials.csv")
-    assert len(frame) == 14
-    assert set(frame["method"]) == {"adapters", "top_layers", "layernorm_only", "head_only", "full"}
-    full = frame[frame["method"] == "full"].iloc[0]
-    assert full["percent_of_base"] == 100.0
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

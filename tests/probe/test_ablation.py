@@ -25,7 +25,6 @@ from adapter_probe.probe import engine, resumable
 from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.results.atomic import read_json
 from adapter_probe.spans import span_variants
 from adapter_probe.studies.cost_plan import plan_ablation
 
@@ -232,21 +231,6 @@ def test_an_unfit_metric_is_refused(checkpoint: Path):
         prepare_ablation(AblationArguments(str(checkpoint), metric="spearman"), DEVICE)
 
 
-def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small_parts: None, tmp_path: Path):
-    request, out = prepared(), tmp_path / "out"
-    plan = plan_ablation([(request, out)], out)
-    assert not out.exists()
-    assert plan.n_spans == 6
-    assert plan.n_variants == plan.n_distinct == 7
-    assert (plan.n_examples, plan.n_tokens) == (64, request.encoded.lengths.sum())
-    assert plan.layer_evaluations == (1 + 2 + 4, 2 + 4 + 7)
-    assert plan.separate_layer_evaluations == 21
-    assert plan.parts_done == 0
-    assert plan.tokens_per_pass == 200
-    assert plan.seconds_computing > 0
-    assert plan.peak_memory_bytes > 2**20
-
-
 def test_the_speed_of_many_variants_is_measured_on_some_of_them(
     prepared: Callable, tokens_passed: list[int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -266,23 +250,25 @@ def test_the_speed_of_many_variants_is_measured_on_some_of_them(
     assert measured[2] < measured[3] <= 450 < measured[0]  # otherwise as many as there is time for
 
 
-@pytest.mark.slow
-def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):
-    interrupt(prepared(), tmp_path, after=6)
-    files = sorted(tmp_path.rglob("*"))
-    plan = plan_ablation([(prepared(), tmp_path)], tmp_path)
-    done = len(list((tmp_path / "parts").glob("*.npz")))
-    assert 0 < plan.parts_done == done < plan.parts
-    assert sorted(tmp_path.rglob("*")) == files
-    run(prepared(), tmp_path)
-    plan = plan_ablation([(prepared(), tmp_path)], tmp_path)
-    assert plan.parts_done == plan.parts
-    assert plan.seconds_computing == 0
-
-
-def test_a_plan_of_another_run_is_refused(prepared: Callable, small_parts: None, tmp_path: Path):
-    interrupt(prepared(), tmp_path, after=6)
-    manifest = read_json(tmp_path / "manifest.json")
+def test_a_plan_counts_measures_and_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):
+    out = tmp_path / "out"
+    before = plan_ablation([(prepared(), out)], out)
+    assert not out.exists()
+    assert (before.n_spans, before.n_variants, before.n_distinct, before.n_examples) == (6, 7, 7, 64)
+    assert (before.n_tokens, before.tokens_per_pass) == (prepared().encoded.lengths.sum(), 200)
+    assert (before.layer_evaluations, before.separate_layer_evaluations) == ((1 + 2 + 4, 2 + 4 + 7), 21)
+    assert (before.parts_done, before.seconds_computing > 0, before.peak_memory_bytes > 2**20) == (
+        0,
+        True,
+        True,
+    )
+    interrupt(prepared(), out, after=6)
+    files = {path: path.read_bytes() for path in out.rglob("*.*")}
+    plan = plan_ablation([(prepared(), out)], out)
+    assert 0 < plan.parts_done == len(list((out / "parts").glob("*.npz"))) < plan.parts == before.parts
     with pytest.raises(ResultsError, match=r"settings\.precision"):
-        plan_ablation([(prepared(precision="float64"), tmp_path)], tmp_path)
-    assert read_json(tmp_path / "manifest.json") == manifest
+        plan_ablation([(prepared(precision="float64"), out)], out)
+    assert {path: path.read_bytes() for path in out.rglob("*.*")} == files
+    run(prepared(), out)
+    plan = plan_ablation([(prepared(), out)], out)
+    assert (plan.parts_done, plan.seconds_computing) == (plan.parts, 0)

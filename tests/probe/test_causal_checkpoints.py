@@ -197,16 +197,6 @@ def test_groups_of_the_data_are_kept(ablated):
     pd.testing.assert_frame_equal(adapter_probe.load(study.folder).groups, groups, check_dtype=False)
 
 
-def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path):
-    data, out = written(tmp_path, CHOICES), tmp_path / "out"
-    first = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False)
-    parts = {path: path.stat().st_mtime_ns for path in out.rglob("*part*")}
-    again = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False, metric="acc_norm")
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*part*")} == parts
-    np.testing.assert_array_equal(first.results.outputs, again.results.outputs)
-    assert again.summary.metric == "acc_norm"
-
-
 def test_suffixes_in_bfloat16(checkpoint, ablated):
     study = ablated(CHOICES, spans="suffix", precision="bfloat16")
     assert study.spans[["first", "last"]].to_numpy().tolist() == [[0, 2], [1, 2], [2, 2]]

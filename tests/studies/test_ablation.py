@@ -114,7 +114,11 @@ def test_a_heatmap_is_drawn_on_the_axes_given(study):
     assert study.attribution(ax=axes[0]) is axes[0]
     figure.canvas.draw()
     plt.figure()
-    assert study.heatmap() is plt.gca()
+    assert study.heatmap() is plt.gca()  # the current one, which is empty; otherwise a new figure
+    assert len({id(one.figure) for one in (study.heatmap(), study.heatmap(), study.attribution())}) == 3
+    for wrong in (3, axes, figure):
+        with pytest.raises(ap.ResultsError, match=naming("ax", "Axes")):
+            study.heatmap(wrong)
     plt.close("all")
     assert dict(matplotlib.rcParams) == before
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from mask_loop import each_span, randomise, switched, with_lora
-from matplotlib import pyplot
 from packaging.version import Version
 from peft import (
     AdaptionPromptConfig,
@@ -489,19 +488,6 @@ def test_the_card_names_the_base_by_its_name_on_the_hub(opened_as, model, tokeni
     study = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET)
     assert study.summary.model.startswith(f"folder {tmp_path.name}, ")
     assert ModelCard(ap.model_card(study)).data.base_model is None
-
-
-def test_two_figures_are_two_figures(model, tokenizer):
-    study = ap.ablate(model, tokenizer=tokenizer, **QUIET)
-    first, second, third = study.heatmap(), study.heatmap(), study.attribution()
-    assert len({id(one.figure) for one in (first, second, third)}) == 3
-    figure, axes = pyplot.subplots(1, 2)
-    assert study.heatmap() is axes[1]  # the current one, which is empty
-    assert study.attribution(axes[0]) is axes[0]
-    for wrong in (3, axes, figure):
-        with pytest.raises(ap.ResultsError, match=naming("ax", "Axes")):
-            study.heatmap(wrong)
-    pyplot.close("all")
 
 
 def test_a_metric_that_raises_is_called_before_the_model_runs(model, tokenizer, monkeypatch):

@@ -15,6 +15,7 @@ from peft import LoraConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
 from refusals import naming
+from scorer import likelihood
 
 import adapter_probe as ap
 from adapter_probe.studies.trainer_preferences import _preferences_of, preferences_of
@@ -92,13 +93,6 @@ def split(row: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": chosen[:n], "chosen": chosen[n:], "rejected": rejected[n:]}
 
 
-def likelihood(model: torch.nn.Module, ids: list[int], begin: int) -> float:
-    """The sum over the tokens from `begin` on."""
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
-    return float(sum(logits[place - 1, ids[place]] for place in range(begin, len(ids))))
-
-
 def likelihoods(model: torch.nn.Module, rows: list[dict[str, Any]]) -> np.ndarray:
     """Of both answers ``[rows, 2]``, from where their tokens and the prompt's differ."""
     found = []
@@ -108,7 +102,7 @@ def likelihoods(model: torch.nn.Module, rows: list[dict[str, Any]]) -> np.ndarra
             next((i for i, pair in enumerate(zip(prompt, one)) if pair[0] != pair[1]), len(prompt))
             for one in both
         )
-        found.append([likelihood(model, one, begin) for one in both])
+        found.append([likelihood(model, one[:begin], one[begin:]) for one in both])
     return np.array(found)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from peft_folders import KV, reference, saved, written
+from scorer import likelihood
 from typer.testing import CliRunner
 
 import adapter_probe as ap
@@ -31,12 +32,6 @@ CHOSEN = [
 CLASSES = [{"text": t, "label": n % 3, "title": "t", **BESIDE[n]} for n, t in enumerate(TEXTS)]
 
 
-def log_likelihood(model: torch.nn.Module, before: list[int], after: list[int]) -> float:
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([before + after])).logits[0].double().log_softmax(-1)
-    return float(sum(logits[len(before) + i - 1, token] for i, token in enumerate(after)))
-
-
 def ids(text: str, framed: bool = True) -> list[int]:
     return TOKENIZER(text, add_special_tokens=framed)["input_ids"]
 
@@ -49,7 +44,7 @@ def after(model: torch.nn.Module, prompt: str, answer: str, other: str | None = 
         next((n for n, pair in enumerate(zip(before, one)) if pair[0] != pair[1]), len(before))
         for one in (whole, beside)
     )
-    return log_likelihood(model, whole[:same], whole[same:])
+    return likelihood(model, whole[:same], whole[same:])
 
 
 def margin(model: torch.nn.Module) -> float:
@@ -64,13 +59,13 @@ def margin(model: torch.nn.Module) -> float:
 def loss(model: torch.nn.Module) -> float:
     """Nats a token of the responses after their prompts."""
     wholes = [(ids(row["prompt"]), ids(row["prompt"] + row["response"])) for row in ASKED]
-    sums = [log_likelihood(model, before, whole[len(before) :]) for before, whole in wholes]
+    sums = [likelihood(model, before, whole[len(before) :]) for before, whole in wholes]
     return float(-np.mean([one / (len(whole) - len(before)) for one, (before, whole) in zip(sums, wholes)]))
 
 
 def bits(model: torch.nn.Module) -> float:
     """Bits a byte of the prompts alone; as in lm-evaluation-harness, their own BOS is scored after one."""
-    sums = [log_likelihood(model, ids("")[:1], ids(row["prompt"])) for row in ASKED]
+    sums = [likelihood(model, ids("")[:1], ids(row["prompt"])) for row in ASKED]
     return -sum(sums) / np.log(2) / sum(len(row["prompt"].encode()) for row in ASKED)
 
 
@@ -80,7 +75,7 @@ def chosen(model: torch.nn.Module) -> float:
     for row in CHOSEN:
         before = ids(f"Question: {row['question']}\nAnswer:")
         wholes = [ids(f"Question: {row['question']}\nAnswer: {choice}") for choice in row["choices"]]
-        sums = [log_likelihood(model, before, whole[len(before) :]) for whole in wholes]
+        sums = [likelihood(model, before, whole[len(before) :]) for whole in wholes]
         right.append(int(np.argmax(sums)) == row["answer"])
     return float(np.mean(right))
 

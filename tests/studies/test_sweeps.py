@@ -110,16 +110,19 @@ def test_a_figure_on_given_axes(sweep, tmp_path):
 @pytest.mark.slow
 def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     study = tradeoff(
-        tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(1,), seeds=1,
+        tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(0, 1), head_only=True, seeds=1,
         learning_rates=(0.01, 0.001), epochs=(1,), progress=False,
     )  # fmt: skip
     assert sorted(study.table["label"].unique()) == [
-        "LayerNorm only", "adapters 2", "full fine-tuning", "top layer"
+        "LayerNorm only", "adapters 2", "full fine-tuning", "head only", "pooler and head", "top layer"
     ]  # fmt: skip
-    assert len(study.trials) == 2 * 4 * 2
+    assert len(study.trials) == 2 * 6 * 2
+    assert (study.trials.query("method == 'full'")["percent_of_base"] == 100).all()
     for _, point in study.table.iterrows():
         own = study.trials[
-            (study.trials["task"] == point["task"]) & (study.trials["method"] == point["method"])
+            (study.trials["task"] == point["task"])
+            & (study.trials["method"] == point["method"])
+            & (study.trials["k"].fillna(-1) == (-1 if pd.isna(point["k"]) else point["k"]))
         ]
         assert point["mean"] == pytest.approx(own["score"].max())  # of one seed, the best rate's score
     again = load(study.folder)
