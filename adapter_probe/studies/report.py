@@ -5,7 +5,7 @@ The texts are found again and verified by their fingerprint. Never imports torch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -201,8 +201,6 @@ def texts_of(
         ResultsError: it is not known which files were evaluated.
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
-    # Rows of choices are read without a tokenizer.
-    choices, writes = isinstance(results.scored, Choices), isinstance(results.scored, Written)
     if results.are_right is None or not results.scored.has_texts:
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
@@ -210,27 +208,13 @@ def texts_of(
     files = list(data) or [path for path in noted if path.is_file()]
     paths = tuple(str(path.resolve()) for path in files)
     given = encoding if data else str(asked.get("encoding", "utf-8"))
-    split, n_examples = str(results.settings.get("split", "validation")), results.n_examples
-    candidates: Iterable[tuple[str, ExampleTexts]] = ()
-    tables = [read_source(path, encoding=given, texts=True) for path in paths if writes or choices]
-    if writes and paths:
-        prompts = prompts_of(None, tables, split, Generation(generate=True), n_examples)
-        truths = tuple(" / ".join(row.choices) for row in prompts.rows)
-        texts = ExampleTexts(tuple(row.context for row in prompts.rows), truths=truths)
-        candidates = [(prompts.fingerprint, texts)]
-    elif choices and paths:
-        rows = requests_of(None, tables, split, n_examples)
-        contexts = tuple(row.context.strip() or " | ".join(row.choices) for row in rows.rows)
-        texts = ExampleTexts(contexts, choices=tuple(row.choices for row in rows.rows))
-        candidates = [(rows.fingerprint, texts)]
-    elif not (writes or choices):
-        task = None if described is None else described.get("task")
-        specs = _tasks(results, paths, given, task, str((checkpoint or folder) / DESCRIPTION), split)
-        candidates = (_load(spec, split, n_examples) for spec in specs)
+    split, source = str(results.settings.get("split", "validation")), (checkpoint or folder) / DESCRIPTION
+    task = None if described is None else described.get("task")
     wanted, tried = results.identity.get("data", {}).get("fingerprint"), False
-    for fingerprint, found in candidates:
+    for fingerprint, found in _candidates(results, paths, given, split, task, str(source)):
         tried = True
         if fingerprint == wanted:
+            writes = isinstance(results.scored, Written)
             return replace(found, written=_written(folder, results)) if writes else found
     if tried:
         name = results.settings.get("task", "")
@@ -241,6 +225,25 @@ def texts_of(
     raise ResultsError(
         f"--examples: {folder} does not say where its examples are; give their file with --data"
     )
+
+
+def _candidates(
+    results: AblationResults, paths: tuple[str, ...], encoding: str, split: str, task: object, source: str
+) -> Iterator[tuple[str, ExampleTexts]]:
+    """Fingerprint and texts of all rows that may be the examples of an ablation."""
+    n_examples, writes = results.n_examples, isinstance(results.scored, Written)
+    if not (writes or isinstance(results.scored, Choices)):
+        specs = _tasks(results, paths, encoding, task, source, split)
+        yield from (_load(spec, split, n_examples) for spec in specs)
+    elif tables := [read_source(path, encoding=encoding, texts=True) for path in paths]:
+        if writes:
+            rows = prompts_of(None, tables, split, Generation(generate=True), n_examples)
+            truths = tuple(" / ".join(row.choices) for row in rows.rows)
+            yield rows.fingerprint, ExampleTexts(tuple(row.context for row in rows.rows), truths=truths)
+        else:  # which are read without a tokenizer
+            rows = requests_of(None, tables, split, n_examples)
+            contexts = tuple(row.context.strip() or " | ".join(row.choices) for row in rows.rows)
+            yield rows.fingerprint, ExampleTexts(contexts, choices=tuple(row.choices for row in rows.rows))
 
 
 def _written(folder: Path, results: AblationResults) -> tuple[tuple[str, ...], ...]:

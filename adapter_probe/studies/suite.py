@@ -180,9 +180,6 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     """The file's contents, and the training requests of each of its studies."""
     about = read_suite(file)  # before what takes seconds to load
 
-    from adapter_probe.checkpoints.base_config import layers_of
-    from adapter_probe.models.methods import Adapters
-    from adapter_probe.training.peft_methods import peft_method
     from adapter_probe.training.request import TrainingRequest
 
     base, found = path_beside_file(file.parent, about.base), about.found(file.parent)
@@ -205,14 +202,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     if sweep := about.init_sweep:
         requests[INIT_SWEEP] = of(sweep, "init_sweep", initialised_methods(sweep))
     if one := about.ablation:
-        try:  # before a checkpoint is trained, whose modules are not known yet
-            if one.by == "span" and one.sites in ("both", *SUBLAYERS):
-                one.variants((Stack("", len(layers_of(base))),), SITES)
-        except ResultsError as error:
-            raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
-        method: Method = Adapters(one.size, one.init_std)
-        if one.method != Adapters.name:
-            method = peft_method(one.method, "[ablation] method")
+        method = _ablated_method(one, base, file)
         requests[_CHECKPOINTS] = [
             TrainingRequest(
                 base, spec, method, one.training(task, seed), task.max_length, max_train=task.max_train
@@ -221,6 +211,22 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
             for seed in range(one.seeds)
         ]
     return about, requests
+
+
+def _ablated_method(part: AblationPart, base: str, file: Path) -> Method:
+    """What is trained to be ablated; spans that the base does not have are refused before that."""
+    from adapter_probe.checkpoints.base_config import layers_of
+    from adapter_probe.models.methods import Adapters
+    from adapter_probe.training.peft_methods import peft_method
+
+    try:
+        if part.by == "span" and part.sites in ("both", *SUBLAYERS):  # other modules are not known yet
+            part.variants((Stack("", len(layers_of(base))),), SITES)
+    except ResultsError as error:
+        raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
+    if part.method == Adapters.name:
+        return Adapters(part.size, part.init_std)
+    return peft_method(part.method, "[ablation] method")
 
 
 def _checkpoints(

@@ -219,7 +219,6 @@ class MetricOfTrainer:
         width = max(one.shape[1] for one in outputs)
         labels = np.full((len(outputs), width), NO_TAG)
         rows = np.full((*labels.shape, len(names)), NO_TAG, np.float32)
-        counted = {}
         for number, one in enumerate(outputs):
             labels[number, words.positions[number]] = words.tags[number]
             rows[number, : one.shape[1]] = one[0]
@@ -229,19 +228,15 @@ class MetricOfTrainer:
         predicted = np.concatenate(
             [words.predicted(np.array([n]), one[None]) for n, one in enumerate(outputs)], axis=1
         )
-        for name in METRICS["tokens"] if entity_types(names) else ("tag_accuracy",):
-            try:
-                refuse_unscorable(name, names)
-            except DataError:  # the package that finds entities is not there
-                continue
-            counted[name] = count_tags(name, words, names, predicted)
         generator = np.random.default_rng(0)
         samples = [np.arange(len(rows)), *(generator.integers(0, len(rows), len(rows)) for _ in range(8))]
         own = [self(labels[drawn], rows[drawn]) for drawn in samples]
-        ours = {
-            name: [_of_counts(name, values, there, drawn) for drawn in samples]
-            for name, (values, there) in counted.items()
-        }
+        ours = {}
+        for name in METRICS["tokens"] if entity_types(names) else ("tag_accuracy",):
+            with suppress(DataError):  # the package that finds entities is not there
+                refuse_unscorable(name, names)
+                counted = count_tags(name, words, names, predicted)
+                ours[name] = [_of_counts(name, *counted, drawn) for drawn in samples]
         for name, values in ours.items():
             if any(all(_same(a, w * b) for a, b in zip(own, values)) for w in (1, 100)):
                 return name

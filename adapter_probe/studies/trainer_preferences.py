@@ -175,13 +175,10 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
             f"with one output; the model is of kind {task.kind}"
         )
     begins = given.begins or ((0, 0),) * len(given.answers)
-    requests = [
-        Request(
-            decode(both[0][: begin[0]]), tuple(decode(one[at:]) for one, at in zip(both, begin)),
-            framed=False, reference=own,
-        )
-        for begin, both, own in zip(begins, given.answers, given.reference)
-    ]  # fmt: skip
+    requests = []
+    for begin, both, own in zip(begins, given.answers, given.reference):
+        texts = tuple(decode(one[at:]) for one, at in zip(both, begin))
+        requests.append(Request(decode(both[0][: begin[0]]), texts, framed=False, reference=own))
     rows = requests_with_fingerprint("preference", requests, "given")
     asked = "reward" if given.begins is None else "log-likelihood"
     asked = f"{asked} of chosen above that of rejected, as the trainer has tokenised and cut them"
@@ -190,13 +187,13 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
         task = replace(task, kind="pairwise", metric=default_metric("pairwise"))
         encoded, places = encoded_pairs([one for both in given.answers for one in both])
         return opened.with_task(task), Examples(rows, encoded, combine=Numbers(places), question=question)
-    texts = [
+    parts = [
         [(one[: max(at, 1)], one[max(at, 1) :]) for one, at in zip(both, begin)]  # a first token has no score
         for begin, both in zip(begins, given.answers)
     ]
-    if bare := [number for number, both in enumerate(texts) if not all(scored for _, scored in both)]:
+    if bare := [number for number, both in enumerate(parts) if not all(scored for _, scored in both)]:
         raise DataError(
             f"row {bare[0] + 1} of the trainer's evaluation set has an answer without a token to score; "
             "leave it out, or raise the trainer's max_length"
         )
-    return opened, Examples(rows, encode_texts(texts), question=question)
+    return opened, Examples(rows, encode_texts(parts), question=question)

@@ -33,6 +33,7 @@ from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_man
 from .loop import OnProgress, Trainer
 from .model import TrainingModel
 from .request import (
+    TrainingInputs,
     TrainingRequest,
     build_model,
     identity_of,
@@ -67,7 +68,7 @@ def train_checkpoint(
     Warns:
         AdapterProbeWarning: the base's pooler was never trained, and the method keeps it frozen.
     """
-    settings, task = request.settings, request.task
+    task = request.task
     refuse_other(out)
     inputs = load_inputs(request)
     with RunDirectory(out / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
@@ -80,23 +81,10 @@ def train_checkpoint(
         model = build_model(request, inputs.base, device)
         for line in (question := inputs.question(task.metric)):
             say(line)
-        best, scores = Trainer(model, inputs.objective, settings=settings, run=run, report=report).train()
-        description = Description(
-            method=request.method,
-            base=inputs.base.identity,
-            task=task,
-            max_length=inputs.max_length,
-            delta_sha256="",
-            tokenizer=inputs.fingerprints["tokenizer"],
-            training={
-                **settings.to_json(),
-                "optimizer": "Adam",
-                "question": question,
-                "validation_scores": scores,
-                "majority_score": inputs.majority_score(task.metric),
-            },
-            scores={task.metric: best_score(scores, task.metric)},
-        )
+        best, scores = Trainer(
+            model, inputs.objective, settings=request.settings, run=run, report=report
+        ).train()
+        description = _describe(request, inputs, question, scores)
         if model.is_tuned or task.about.is_language_model:
             (out / DESCRIPTION).unlink(missing_ok=True)
             model.restore(best)
@@ -105,6 +93,29 @@ def train_checkpoint(
             save_checkpoint(out, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
+
+
+def _describe(
+    request: TrainingRequest, inputs: TrainingInputs, question: Sequence[str], scores: Sequence[float]
+) -> Description:
+    """The record of a training, before its tensors are written."""
+    task = request.task
+    return Description(
+        method=request.method,
+        base=inputs.base.identity,
+        task=task,
+        max_length=inputs.max_length,
+        delta_sha256="",
+        tokenizer=inputs.fingerprints["tokenizer"],
+        training={
+            **request.settings.to_json(),
+            "optimizer": "Adam",
+            "question": question,
+            "validation_scores": scores,
+            "majority_score": inputs.majority_score(task.metric),
+        },
+        scores={task.metric: best_score(scores, task.metric)},
+    )
 
 
 def save_tuned(out: Path, model: TrainingModel, description: Description) -> None:

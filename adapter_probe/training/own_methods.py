@@ -63,8 +63,8 @@ class Prepared:
             outputs can be kept.
         below: the modules that compute the input of the first layer.
         averages: names of running averages in adapters, by those in `base`.
-        reads_first: whether the head reads the first token of each text, not the last.
-        first_alone: modules of the last layer that compute this token alone, see `computing_first`.
+        first_alone: modules of the last layer that compute the first token of each text alone, where the head
+            reads it, see `computing_first`.
     """
 
     base: nn.Module
@@ -75,7 +75,6 @@ class Prepared:
     layers: Sequence[nn.Module] = ()
     below: Sequence[nn.Module] = ()
     averages: Mapping[str, str] = field(default_factory=dict)
-    reads_first: bool = False
     first_alone: Sequence[nn.Module] = ()
 
 
@@ -142,18 +141,7 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     if places is not None and isinstance(method, Adapters):
         own = _put_bottlenecks(model, places, method, seed)
     known = _describe(model, names, places, own)
-    for name, parameter in model.named_parameters():
-        role, layer, _ = known[name]
-        parameter.requires_grad = name in loaded.missing or method.trains(
-            role, layer, n_layers, name.endswith("bias")
-        )
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not trained or (
-        isinstance(method, Biases) and not any(n.endswith("bias") for n in trained - loaded.missing)
-    ):
-        raise ModelError(
-            f"base {loaded.identity.name} has nothing that {method.name} trains; give another method"
-        )
+    _choose_trained(loaded, method, known, n_layers)
     if places is None:
         return Prepared(model, model, kind, n_layers, known)
     layers = [model.get_submodule(name) for name in names[0]]
@@ -162,18 +150,24 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
         ends = (places.attention.end, places.attention.norm or places.ffn.start)
         alone = [layers[-1].get_submodule(end) for end in ends]
         alone += [module for module in layers[-1].modules() if isinstance(module, PlacedAdapter)]
-    return Prepared(
-        model,
-        model,
-        kind,
-        n_layers,
-        known,
-        layers,
-        below=list(_before(model, names[0][0])),
-        averages={name: own[buffer] for name, buffer in model.named_buffers() if buffer in own},
-        reads_first=places.reads_first,
-        first_alone=alone,
-    )
+    below = list(_before(model, names[0][0]))
+    averages = {name: own[buffer] for name, buffer in model.named_buffers() if buffer in own}
+    return Prepared(model, model, kind, n_layers, known, layers, below, averages, alone)
+
+
+def _choose_trained(loaded: AnyLoaded, method: Method, known: Mapping[str, Known], n_layers: int) -> None:
+    """Mark the parameters that train; refuse a base that has none besides what it lacks."""
+    trained = set()
+    for name, parameter in loaded.model.named_parameters():
+        role, layer, _ = known[name]
+        is_bias = name.endswith("bias")
+        parameter.requires_grad = name in loaded.missing or method.trains(role, layer, n_layers, is_bias)
+        trained |= {name} if parameter.requires_grad else set()
+    biases = [name for name in trained - loaded.missing if name.endswith("bias")]
+    if not trained or (isinstance(method, Biases) and not biases):
+        raise ModelError(
+            f"base {loaded.identity.name} has nothing that {method.name} trains; give another method"
+        )
 
 
 def _put_bottlenecks(model: Any, places: Places, method: Adapters, seed: int) -> dict[Tensor, str]:
