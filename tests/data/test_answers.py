@@ -319,17 +319,3 @@ def test_logits_that_know_the_labels_find_the_real_answers(real):
         true = [answer.text for answer in own]
         assert exact[0, number] == any(published_words(text) == published_words(t) for t in true)
         assert f1[0, number] == pytest.approx(max(published_f1(text, t) for t in true))
-
-
-@pytest.mark.real_data
-@pytest.mark.slow
-def test_79_variants_of_2261_questions(real):
-    questions, windows = real
-    draw = np.random.default_rng(0)
-
-    def logits_of(batch):
-        shared = draw.normal(size=(1, len(batch.input_ids), 2))
-        return (shared + 0.3 * draw.normal(size=(79, len(batch.input_ids), 2))).astype(np.float32)
-
-    exact, f1 = score_answers(questions, decode_all(windows, logits_of))
-    assert exact.shape == f1.shape == (79, len(questions))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from asked_rows import CHOICE, CLASSES, OTHER, PAIR, TALK, TOKENIZER, TOOLS, TWO, examples_of
 from refusals import naming
+from row_files import jsonl
 
 from adapter_probe.data.columns import _PAIRS, _TEXTS, LABEL_COLUMNS
 from adapter_probe.data.examples import Reading
@@ -376,7 +376,7 @@ def test_the_rule_holds_for_training_and_for_tables(tmp_path, kind):
         files[split] = tmp_path / f"{split}.jsonl"
         own = {"gold_label": 1, "label": 0, "text": "a"}, {"gold_label": 1, "label": 1, "text": "b"}
         rows = own if kind == "classification" else [{"prompt": "a", "completion": "b", "context": "c"}]
-        files[split].write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files[split].write_text(jsonl(*rows))
     word = "gold_label" if kind == "classification" else "context"
     with pytest.raises(DataError, match=naming(word)):
         Reading(TOKENIZER, find_task(**files), "validation", 256).examples()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from refusals import names, refused
+from row_files import jsonl
 
 from adapter_probe.data.presets import find_preset
 from adapter_probe.data.tasks import TaskSpec, find_task, load_split, locate_task
@@ -35,10 +36,6 @@ INFERENCE = "\tlabel\n0\tUno.\tDos.\tnot_entailment\n1\tTres.\tCuatro.\tentailme
 PAIR = "sentence1,sentence2,label\nUno.,Dos.,1\nTres.,Cuatro.,0\n"
 
 
-def jsonl(*rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 NLI = "premise,hypothesis,label\nUno.,Dos.,{}\nTres.,Cuatro.,{}\n"
 
 RAW_COLA = "gj04\t1\t\tUno.\nks08\t0\t*\tTres.\n"
@@ -61,16 +58,6 @@ LAYOUTS = [
     ("rte", {"train.tsv": f"index\tsentence1\tsentence2{INFERENCE}"}),
     ("rte", {"train.csv": PAIR}),
 ]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    def write(files):
-        for name, content in files.items():
-            (tmp_path / name).write_text(content, encoding="utf-8")
-        return tmp_path
-
-    return write
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "squad"])

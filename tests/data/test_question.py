@@ -12,6 +12,7 @@ import pytest
 from asked_rows import PAIR, TALK, TOKENIZER, examples_of
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
+from row_files import jsonl
 from tokenizers.processors import TemplateProcessing
 
 from adapter_probe.data.combining import ranking_scores
@@ -34,9 +35,13 @@ LEFT = byte_tokenizer(True)
 LEFT.truncation_side = "left"
 
 
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text(jsonl(*rows))
+    return path
+
+
 def made(folder: Path, rows: list[dict], kind: str, columns: Columns, most: int, tokenizer=TOKENIZER):
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_rows(folder / "rows.jsonl", rows)
     names = {"classification": ("0", "1"), "tokens": ("O", "B")}.get(kind, ())
     task = TaskSpec("task", kind, "accuracy", names, columns, {"validation": (str(file),)}, {})
     return Reading(tokenizer, task, "validation", most).examples()
@@ -44,78 +49,38 @@ def made(folder: Path, rows: list[dict], kind: str, columns: Columns, most: int,
 
 SINGLE, BOTH, NONE = Columns("text", None, "label"), Columns("a", "b", "label"), Columns("", None, "")
 CLASSES = [{"text": LONG, "label": 0}, {"text": "ab", "label": 1}]
-PAIRS = [{"a": LONG, "b": "ab", "label": 0}, {"a": "ab", "b": "c", "label": 1}]
-# By name: rows, kind, columns, the most tokens, the tokenizer, and what the question says.
+TEXTS = (CLASSES, "classification", SINGLE)
+PAIRS = ([{"a": LONG, "b": "ab", "label": 0}, {"a": "ab", "b": "c", "label": 1}], "classification", BOTH)
+WORDS = ([{"tokens": ["abcdef", "ghi"], "tags": ["O", "B"]}], "tokens", Columns("tokens", None, "tags"))
+PROMPTS = ([{"prompt": LONG, "completion": " c"}, {"prompt": "x", "completion": "c"}], "causal", NONE)
+PREFERRED = [{"prompt": LONG, **PAIR}]
+TWICE = (
+    "texts begin with <s> after another <s>, and are scored from the second one on; no end token is scored"
+)
+ENDED = "prompts begin with <s>; each answer ended by </s>"
+# By name: rows, kind and columns, the most tokens, the tokenizer, and what the question says.
 CASES = {
-    "texts": (
-        CLASSES,
-        "classification",
-        SINGLE,
-        8,
-        TOKENIZER,
-        "texts as <s> text; 1 of 2 texts are cut to 8 tokens at their end",
-    ),
-    "cut at the beginning": (
-        CLASSES,
-        "classification",
-        SINGLE,
-        8,
-        LEFT,
-        "texts as <s> text; 1 of 2 texts are cut to 8 tokens at their beginning",
-    ),
-    "of just the length": (CLASSES, "classification", SINGLE, 16, TOKENIZER, "texts as <s> text"),
+    "texts": (TEXTS, 8, TOKENIZER, "texts as <s> text; 1 of 2 texts are cut to 8 tokens at their end"),
+    "left": (TEXTS, 8, LEFT, "texts as <s> text; 1 of 2 texts are cut to 8 tokens at their beginning"),
+    "of just the length": (TEXTS, 16, TOKENIZER, "texts as <s> text"),
     "pairs": (
-        PAIRS,
-        "classification",
-        BOTH,
-        10,
-        FRAMED,
-        "texts as <s> text </s> text </s>; 1 of 2 texts are cut to 10 tokens at their end",
+        PAIRS, 10, FRAMED, "texts as <s> text </s> text </s>; 1 of 2 texts are cut to 10 tokens at their end"
     ),
-    "words": (
-        [{"tokens": ["abcdef", "ghi"], "tags": ["O", "B"]}],
-        "tokens",
-        Columns("tokens", None, "tags"),
-        5,
-        TOKENIZER,
-        "texts as <s> text; 1 of 1 texts are cut to 5 tokens at their end",
-    ),
+    "words": (WORDS, 5, TOKENIZER, "texts as <s> text; 1 of 1 texts are cut to 5 tokens at their end"),
     "windows": (
-        [{"text": LONG}],
-        "causal",
-        NONE,
-        9,
-        TOKENIZER,
-        "texts begin with <s> after another <s>, and are scored from the second one on; "
-        "no end token is scored; read in 2 windows of 9 tokens",
+        ([{"text": LONG}], "causal", NONE), 9, TOKENIZER, f"{TWICE} scored; read in 2 windows of 9 tokens"
     ),
     "a long prompt": (
-        [{"prompt": LONG, "completion": " c"}, {"prompt": "x", "completion": "c"}],
-        "causal",
-        NONE,
-        12,
-        TOKENIZER,
-        "prompts begin with <s>; no end token is scored; "
-        "1 of 2 texts are cut to 12 tokens at their beginning",
+        PROMPTS, 12, TOKENIZER, "prompts begin with <s>; no end token is scored; 1 of 2 texts are cut to 12 "
+        "tokens at their beginning",
     ),
-    "a conversation": ([{"messages": TALK}], "causal", NONE, 64, TOKENIZER, "written by the chat template"),
-    "preferences": (
-        [{"prompt": LONG, **PAIR}],
-        "causal",
-        NONE,
-        64,
-        TOKENIZER,
-        "prompts begin with <s>; each answer ended by </s>",
-    ),
+    "a conversation": (([{"messages": TALK}], "causal", NONE), 64, TOKENIZER, "written by the chat template"),
+    "preferences": ((PREFERRED, "causal", NONE), 64, TOKENIZER, ENDED),
     "rewards": (
-        [{"prompt": LONG, **PAIR}],
-        "pairwise",
-        NONE,
-        12,
-        TOKENIZER,
-        "prompts begin with <s>; each answer ended by </s>; 2 of 2 texts are cut to 12 tokens at their end",
+        (PREFERRED, "pairwise", NONE), 12, TOKENIZER,
+        f"{ENDED}; 2 of 2 texts are cut to 12 tokens at their end",
     ),
-}
+}  # fmt: skip
 FIRST = {
     "texts": "<s>abc def ; right: 0",
     "pairs": "<s>abc def</s>ab</s>; right: 0",
@@ -128,7 +93,7 @@ FIRST = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_added_and_cut_is_said(tmp_path, case):
-    rows, kind, columns, most, tokenizer, said = CASES[case]
+    (rows, kind, columns), most, tokenizer, said = CASES[case]
     examples = made(tmp_path, rows, kind, columns, most, tokenizer)
     assert "; ".join(examples.question.changes) == said
     whole = [len(tokenizer(*[row[n] for n in columns.names[:-1]])["input_ids"]) for row in rows] if (
@@ -140,14 +105,13 @@ def test_what_is_added_and_cut_is_said(tmp_path, case):
 
 @pytest.mark.parametrize("case", FIRST)
 def test_the_first_row_is_shown_as_the_model_gets_it(tmp_path, case):
-    rows, kind, columns, most, tokenizer, _ = CASES[case]
+    (rows, kind, columns), most, tokenizer, _ = CASES[case]
     assert made(tmp_path, rows, kind, columns, most, tokenizer).question.first == FIRST[case]
 
 
 def test_a_subset_says_of_how_many(tmp_path):
     rows = [{"prompt": "x", "completion": "c"}] * 9
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_rows(tmp_path / "rows.jsonl", rows)
     task = TaskSpec("task", "causal", "nll", (), NONE, {"validation": (str(file),)}, {})
     question = Reading(TOKENIZER, task, "validation", 64, max_examples=4).examples().question
     assert question.lines("nll")[0].startswith("4 of 9 rows of rows.jsonl: ")
@@ -157,13 +121,9 @@ def test_a_document_with_its_querys_identifier_is_left_out_as_in_beir(tmp_path):
     texts = {"a": "ab", "b": "cab", "c": "bb", "d": "a b"}
     judged = {"a": {"b": 1.0}, "q": {"c": 2.0, "d": 1.0}}
     files = [tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "test.tsv")]
-    files[0].write_text(
-        "".join(json.dumps({"_id": k, "title": "", "text": v}) + "\n" for k, v in texts.items())
-    )
     queries = {"a": "ab", "q": "c"}
-    files[1].write_text(
-        "".join(json.dumps({"_id": k, "title": "left out", "text": v}) + "\n" for k, v in queries.items())
-    )
+    for file, own, title in ((files[0], texts, ""), (files[1], queries, "left out")):
+        write_rows(file, [{"_id": number, "title": title, "text": text} for number, text in own.items()])
     lines = [
         f"{query}\t{document}\t{gain:g}" for query, own in judged.items() for document, gain in own.items()
     ]
@@ -216,11 +176,6 @@ def test_columns_that_are_not_there_are_refused(tmp_path, files, columns, words)
     named = [file if ":" in file else str(tmp_path / file) for file in files]
     with pytest.raises(DataError, match=naming(*words)):
         of_columns(named, columns, tmp_path, "utf-8")
-
-
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 SENTENCES = ["ab", "c", "cab", "b"]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import names, refused
+from row_files import jsonl
 
 from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split
 
@@ -24,25 +25,8 @@ COLA_GOOD = "gj04\t1\t\tThey sang.\n"
 COLA = f"{COLA_GOOD}ks08\t0\t*\tThem sang.\ngj04\t1\t\tShe sang.\n"
 
 
-def jsonl(*rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 def labelled(*labels):
     return jsonl(*({"text": f"text {i}", "label": label} for i, label in enumerate(labels)))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Write files into one folder and return it."""
-
-    def write(**files):
-        for name, content in files.items():
-            stem, suffix = name.rsplit("_", 1)
-            (tmp_path / f"{stem}.{suffix}").write_text(content, encoding="utf-8")
-        return tmp_path
-
-    return write
 
 
 def test_a_classification_folder(folder):
@@ -471,48 +455,19 @@ def test_tasks_need_neither_torch_nor_transformers():
     assert not {"torch", "transformers", "pandas", "scipy"} & set(loaded)
 
 
-ACCEPTABILITY = ("unacceptable", "acceptable")
+TWEETS = ("text", None, "label")
+PAIRS = ("sentence1", "sentence2", "label")
 REAL = {
-    # folder: kind, classes, columns, rows a split; as the sets' sources state them
-    "cola": ("classification", ACCEPTABILITY, ("3", None, "1"), {"train": 8551, "validation": 1043}),
-    "mnli": (
-        "classification",
-        ("contradiction", "entailment", "neutral"),
-        ("premise", "hypothesis", "label"),
-        {"train": 8999, "validation": 9815},
-    ),
-    "sst2": ("classification", ("0", "1"), ("sentence", None, "label"), {"train": 67349, "validation": 872}),
-    "mrpc": (
-        "classification",
-        ("0", "1"),
-        ("sentence1", "sentence2", "label"),
-        {"train": 4076, "validation": 1725},
-    ),
-    "stsb": ("regression", (), ("sentence1", "sentence2", "label"), {"train": 5749, "validation": 1500}),
-    "crowdflower_airline": (
-        "classification",
-        ("negative", "neutral", "positive"),
-        ("text", None, "label"),
-        {"train": 11712, "validation": 1464, "test": 1464},
-    ),
-    "crowdflower_corporate_messaging": (
-        "classification",
-        ("Action", "Dialogue", "Exclude", "Information"),
-        ("text", None, "label"),
-        {"train": 2496, "validation": 311, "test": 311},
-    ),
-    "crowdflower_disasters": (
-        "classification",
-        ("Not Relevant", "Relevant"),
-        ("text", None, "label"),
-        {"train": 8688, "validation": 1086, "test": 1086},
-    ),
-    "crowdflower_global_warming": (
-        "classification",
-        ("No", "Yes"),
-        ("text", None, "label"),
-        {"train": 3381, "validation": 422, "test": 422},
-    ),
+    # folder: classes (none of numbers), columns, rows a split; as the sets' sources state them
+    "cola": ("unacceptable acceptable", ("3", None, "1"), (8551, 1043)),
+    "mnli": ("contradiction entailment neutral", ("premise", "hypothesis", "label"), (8999, 9815)),
+    "sst2": ("0 1", ("sentence", None, "label"), (67349, 872)),
+    "mrpc": ("0 1", PAIRS, (4076, 1725)),
+    "stsb": ("", PAIRS, (5749, 1500)),
+    "crowdflower_airline": ("negative neutral positive", TWEETS, (11712, 1464, 1464)),
+    "crowdflower_corporate_messaging": ("Action Dialogue Exclude Information", TWEETS, (2496, 311, 311)),
+    "crowdflower_disasters": ("Not_Relevant Relevant", TWEETS, (8688, 1086, 1086)),
+    "crowdflower_global_warming": ("No Yes", TWEETS, (3381, 422, 422)),
 }
 
 
@@ -526,12 +481,16 @@ def real_folder(shared_dir: Path, name: str) -> Path:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", REAL)
 def test_real_folders(shared_dir, name):
-    kind, label_names, columns, sizes = REAL[name]
+    classes, columns, sizes = REAL[name]
+    kind = "classification" if classes else "regression"
+    label_names = tuple(one.replace("_", " ") for one in classes.split())
     task = find_task(real_folder(shared_dir, name))
     assert (task.name, task.kind, task.label_names) == (name, kind, label_names)
     assert task.columns == Columns(*columns)
     loaded = {split: load_split(task, split, expect_fingerprint=True) for split in task.files}
-    assert {split: len(rows) for split, rows in loaded.items()} == sizes
+    assert [(split, len(rows)) for split, rows in loaded.items()] == list(
+        zip(("train", "validation", "test"), sizes)
+    )
     assert task.metric == ("spearman" if kind == "regression" else "accuracy")
     assert all((rows.texts_b is None) == (columns[1] is None) for rows in loaded.values())
 
@@ -632,13 +591,12 @@ def test_half_of_a_pair_is_not_read_as_the_whole_text(folder, first, second):
     assert find_task(folder(train_jsonl=jsonl(*empty))).columns == Columns(single, None, "label")
 
 
-@pytest.mark.parametrize("pair", [("question", "passage"), ("text", "text_pair")])
-def test_pairs_with_usual_names_in_any_order_of_columns(folder, pair):
-    first, second = pair
-    rows = [{second: f"b {n}", "label": n % 2, first: f"a {n}"} for n in range(4)]
-    task = find_task(folder(train_jsonl=jsonl(*rows)))
-    assert task.columns == Columns(first, second, "label")
-    assert load_split(task, "train").texts_b == ("b 0", "b 1", "b 2", "b 3")
+def test_pairs_with_usual_names_in_any_order_of_columns(folder):
+    for first, second in (("question", "passage"), ("text", "text_pair")):
+        rows = [{second: f"b {n}", "label": n % 2, first: f"a {n}"} for n in range(4)]
+        task = find_task(folder(train_jsonl=jsonl(*rows)))
+        assert task.columns == Columns(first, second, "label")
+        assert load_split(task, "train").texts_b == ("b 0", "b 1", "b 2", "b 3")
 
 
 @pytest.mark.parametrize(
