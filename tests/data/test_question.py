@@ -68,7 +68,7 @@ CASES = {
     ),
     "words": (WORDS, 5, TOKENIZER, "texts as <s> text; 1 of 1 texts are cut to 5 tokens at their end"),
     "windows": (
-        ([{"text": LONG}], "causal", NONE), 9, TOKENIZER, f"{TWICE} scored; read in 2 windows of 9 tokens"
+        ([{"text": LONG}], "causal", NONE), 9, TOKENIZER, f"{TWICE}; read in 2 windows of 9 tokens"
     ),
     "a long prompt": (
         PROMPTS, 12, TOKENIZER, "prompts begin with <s>; no end token is scored; 1 of 2 texts are cut to 12 "
