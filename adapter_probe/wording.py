@@ -108,11 +108,7 @@ def strength_text(strength: float | str) -> str:
 
 
 def done_text(study: str, strength: float | str = 0.0, rank: int = 0) -> str:
-    """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `cut to rank 2`, `kept on`.
-
-    Args:
-        study: whether the spans were ``ablated`` or ``kept``.
-    """
+    """What was done to a span's adapters: `switched off`, `scaled by 0.5`, `cut to rank 2`, `kept on`."""
     if study == "kept":
         return "kept on"
     if rank:
@@ -337,21 +333,14 @@ def tolerance_text(points: float, metric: str | None = None) -> str:
 
 
 def drop_label(metric: str | None, scored: str = "") -> str:
-    """Label of an axis or colour bar of drops: `drop in validation accuracy (percentage points)`.
-
-    Args:
-        metric: the metric; None if it differs between panels.
-        scored: the metric with its data; by default its name alone.
-    """
+    """Label of an axis or colour bar: `drop in validation accuracy (percentage points)`; see `change_of`."""
     return f"{change_of(metric, scored)} ({unit_name(metric)})"
 
 
 def change_of(metric: str | None, scored: str = "") -> str:
     """What is drawn of a metric: `drop in validation accuracy`, `disagreement with the intact model`.
 
-    Args:
-        metric: the metric; None if it differs between panels.
-        scored: the metric with its data; by default its name alone.
+    `scored` is the metric with its data, by default its name; without a metric, panels have several.
     """
     name = scored or metric_name(metric)
     if is_distance(metric):

@@ -182,10 +182,8 @@ def alike_ablations(
 ) -> Iterator[tuple[str, list[AblationRecord]]]:
     """The ablations that belong into one figure, by what was done to the spans, with the file's ending.
 
-    Changes in points belong together, and those by each metric with a unit of its own, such as nats.
-
-    Args:
-        by_module: whether to give the maps of layers and modules instead of the studies of spans.
+    Changes in points belong together, and those by each metric with a unit of its own, such as nats. With
+    `by_module`, the maps of layers and modules, which are no studies of spans.
     """
     ablations = [one for one in studies if isinstance(one, AblationRecord) and one.by_module == by_module]
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):

@@ -29,7 +29,7 @@ from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import Cells, draw_cells, forms_of, number_layers, numbers_sentence, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, name_above, new_figure, shape_of
 from .legends import LegendEntry, with_legend
-from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
+from .levels import DIVERGING_EDGES, Scale, difference_scale, draw_colorbar
 from .style import escape_mathtext
 from .venues import FigureOptions
 
@@ -202,7 +202,8 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
         for index, (record, ax) in enumerate(zip(records, axes)):
             interaction_map(record, ax, scale, 72 * width / max(columns, 1 + beside))
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
-        add_bar(scale, axes, f"interaction ({unit_name(ablation_words.common_metric(records))})", "bottom")
+        label = f"interaction ({unit_name(ablation_words.common_metric(records))})"
+        draw_colorbar(scale, axes, label, location="bottom", length=np.inf)
         legend_below(figure, draw_shares(records, shares))
         named = _NAME * sum(bool(ax.get_title("left")) for ax in axes[::columns])  # above their grids
         return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW + named))

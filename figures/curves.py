@@ -170,10 +170,10 @@ def majority_entries(axes: Iterable[Axes]) -> list[LegendEntry]:
     return [(majority_line(), _MAJORITY)] if seen else []
 
 
-def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
-    """What a figure draws: the means, then other rows, then the paper's."""
+def numbers_of(series: Sequence[ScoreSeries]) -> pd.DataFrame:
+    """What a figure draws: the means, then results of other people, then the paper's."""
     parts = [one.points.assign(source="this run") for one in series]
-    others = [*others, *(one.others for one in series if one.others is not None)]
+    others = [one.others for one in series if one.others is not None]
     published = [
         one.published.assign(task=one.name, metric=one.metric, source="Houlsby et al. 2019")
         for one in series

@@ -28,12 +28,7 @@ RecordT = TypeVar("RecordT")
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure, drawn within `style.paper_style`, that is ready to be written.
-
-    Attributes:
-        stem: file name without suffix.
-        title: short title for the files' metadata.
-    """
+    """A figure, drawn within `style.paper_style`, that is ready to be written; `title` is for metadata."""
 
     stem: str
     title: str

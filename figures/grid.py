@@ -6,7 +6,7 @@ axes, and still does after these are resized.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -330,16 +330,13 @@ def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None
     ax.add_collection(PolyCollection(triangles, facecolors=inks, linewidths=0, label="triangles", zorder=1.5))
 
 
-def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, Sequence[Text]] = {}) -> None:
+def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     """Write the lines in the lower left corner, at the largest font size that does not touch the cells.
 
     If even the smallest font does not fit, what is in brackets at the end of lines is left out, words are
     shortened, long lines go to the foot and are broken, and then lines that touch cells are left out, the
     first one, which may be broken, last. A ring in the lines becomes a dot where the cells are so small that
     they have dots.
-
-    Args:
-        of: for lines that are about texts in the axes, these texts; they are left out if none is visible.
     """
     at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
     notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in (*lines, *[""] * _MOST_BREAKS)]
@@ -361,8 +358,7 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, S
     def fit(ax: Axes) -> None:
         sizes = np.arange(max(style.tick_size(), style.SMALLEST_SIZE), style.SMALLEST_SIZE - 0.1, -0.5)
         cell = cell_size(ax)
-        true = [line for line in lines if any(text.get_visible() for text in of.get(line, [ax]))]
-        said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in true]
+        said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in lines]
         short = [line.split(" (")[0] for line in said]
         brief = [reduce(lambda line, pair: line.replace(*pair), _BRIEFLY, line) for line in short]
         broken = [*brief[:1], *sorted(brief[1:], key=len)]  # there is more room at the foot

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ from .ablation_words import SpanRecord, Words
 from .attribution import draw_shares
 from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
 from .grid import Cells, number_size, numbers_sentence
-from .levels import add_bar, draw_colorbar
+from .levels import draw_colorbar
 from .modules import module_map
 from .span_grid import Grid
 from .venues import FigureOptions
@@ -55,9 +56,6 @@ def heatmap(
     Arguments as of `adapter_probe.Ablation.heatmap` and `adapter_probe.Average.heatmap`. Of several stacks of
     layers, a grid for each shares the axes' place. Of an average whose grid is too deep for numbers, the
     spread over the studies takes the right half, if that is an inch and a half wide.
-
-    Returns:
-        the axes of the record's grid.
 
     Raises:
         ResultsError: there is no such colour map.
@@ -184,7 +182,8 @@ def heatmap_figure(
         if spare > 0 and not with_shares:
             edge = spare / 144 / width  # of the figure's width, on either side
             figure.get_layout_engine().set(rect=(edge, 0, 1 - 2 * edge, 1))
-        add_bar(scale, axes, label, "right" if alone and spare <= 0 else "bottom", tolerance)
+        where = "right" if alone and spare <= 0 else "bottom"
+        draw_colorbar(scale, axes, label, tolerance, location=where, length=np.inf)
         return layout.fit_height(figure, max(options.venue.tallest, rows * layout.LOWEST_ROW))
 
 

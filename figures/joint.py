@@ -46,7 +46,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             if span_order(record.in_stacks[0].spans) is not None:
                 figure = curve_figure([line_of_spans(part) for part in record.in_stacks], options)
             else:
-                mixed = _has_published(record, grids) and record.metric != "accuracy"
+                mixed = grids[-1].record is None and record.metric != "accuracy"
                 # drops in two metrics share no unit
                 label = f"mean {wording.drop_label(None)}" if mixed else grids[0].label
                 metric = None if mixed else record.metric
@@ -80,10 +80,6 @@ def _has_spread(figure: Figure) -> bool:
     settle(figure)
     numbers = [text for ax in figure.axes for text in ax.texts if text.get_label() == NUMBER]
     return any(text.get_visible() and "±" in text.get_text() for text in numbers)
-
-
-def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid]) -> bool:
-    return len(grids) > 1 and grids[-1].shows == "drops" and len(record.in_stacks) == 1
 
 
 def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float) -> str:
@@ -121,7 +117,7 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
             "significant" in record.spans
             and f"{'A ring' if is_grid else 'A hollow dot'} marks a span whose {what} is not significant "
             f"{at_level(_test_of(record), [record.spans])}.",
-            _has_published(record, grids) and PUBLISHED,
+            grids[-1].record is None and PUBLISHED,
         ]
     )
 

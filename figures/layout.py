@@ -91,11 +91,7 @@ def size_in_points(ax: Axes) -> tuple[float, float]:
 
 
 def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]], axis: str = "") -> None:
-    """A legend below everything, in as few rows as the figure's width allows.
-
-    Args:
-        axis: the label of an axis that all panels share, which stands between them and the legend.
-    """
+    """A legend below everything, in as few rows as fit, and above it the label of an axis of all panels."""
     size, handles = style.tick_size(), [handle for handle, _ in entries]
     gap = 4.5 * size  # points: a handle and what is around it
     labels = [style.wrap_text(label, size, 72 * figure.get_figwidth() - gap) for _, label in entries]
@@ -125,8 +121,7 @@ def title_above(ax: Axes, notes: Sequence[str]) -> None:
 def name_above(ax: Axes, notes: Sequence[str], place: float) -> Sequence[str]:
     """Put the first note above a grid if it is too long for the empty corner; the notes that are left.
 
-    Args:
-        place: points that the grid and its labels may be wide.
+    With its labels the grid may be `place` points wide.
     """
     if not notes or style.text_width(notes[0], style.tick_size()) <= _WIDEST_NAME * place:
         return notes
@@ -141,11 +136,7 @@ def one_panel(
     wide_aspect: float,
     lowest: float = 0.0,
 ) -> Figure:
-    """A figure with one panel and its legend below.
-
-    Args:
-        lowest: inches, a height that a narrow figure may have in any venue.
-    """
+    """A figure with one panel and its legend below; narrow, it may be `lowest` inches high in any venue."""
     width, tallest = options.width("half"), options.venue.tallest
     with style.paper_style(options.venue):
         figure = new_figure(width, 2 * width)

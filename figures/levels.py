@@ -114,12 +114,9 @@ def _are_distances(metrics: Collection[str | None]) -> bool:
 def _enlarged(
     edges: Sequence[tuple[float, ...]], values: np.ndarray, metrics: Collection[str | None], least: int = 0
 ) -> list[tuple[float, ...]]:
-    """Edges times the least power of ten by which three quarters of the values are within the last one.
+    """Edges times the least power of ten, from `least` up, by which most values are within the last one.
 
-    Those of points of a score are the same in all figures.
-
-    Args:
-        least: the least power.
+    Those of points of a score are the same in all figures. Most are three quarters.
     """
     sizes = np.abs(values[values != 0])
     most = 9 if metrics and all(map(own_unit, metrics)) else 0
@@ -142,11 +139,7 @@ def _logarithmic(values: np.ndarray) -> Scale:
 
 
 def difference_scale(values: np.ndarray, metrics: Collection[str | None] = ()) -> Scale:
-    """The smallest scale with a neutral middle and two levels or more on either side that covers `values`.
-
-    Args:
-        metrics: what was measured, as of `drop_scale`.
-    """
+    """The smallest scale with a neutral middle and two levels or more on either side that covers `values`."""
     finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
     (levels,) = _enlarged((DIVERGING_EDGES,), finite, metrics, -9 if _are_distances(metrics) else 0)
     less, more = (
@@ -199,8 +192,8 @@ def draw_colorbar(
     """A colour bar that takes its space from the given axes, with the tolerance marked as in the grid.
 
     The lower end is open where there can be gains, the other one if a value lies beyond the last edge. The
-    label is broken into lines of at most `length` points, by default four fifths of the axes' height.
-    `tolerance` is None where the grids have no black line.
+    label is broken into lines of at most `length` points, by default four fifths of the axes' height;
+    `layout.fit_height` breaks it anew. `tolerance` is None where the grids have no black line.
     """
     length = 0.8 * size_in_points(axes[0])[1] if length is None else length
     label = style.wrap_text(label, style.label_size(), length)
@@ -227,10 +220,3 @@ def draw_colorbar(
         at |= {"xycoords": "axes fraction", "textcoords": "offset points", "size": style.tick_size()}
         bar.ax.annotate("gain (−)", **at)
     return bar
-
-
-def add_bar(
-    scale: Scale, axes: Sequence[Axes], label: str, where: str, tolerance: float | None = None
-) -> None:
-    """The colour bar of several grids, whose label `layout.fit_height` breaks into lines."""
-    draw_colorbar(scale, axes, label, tolerance, location=where, length=np.inf)

@@ -36,7 +36,7 @@ from .grid import (
     numbers_sentence,
 )
 from .layout import LINE, LOWEST_ROW, before_drawing, fit_height, new_figure, size_in_points, title_above
-from .levels import Scale, add_bar, draw_colorbar
+from .levels import Scale, draw_colorbar
 from .span_grid import Grid, grid_of, marked_cells, scale_of
 from .venues import FigureOptions
 
@@ -177,7 +177,7 @@ def map_figure(grids: Sequence[Grid], options: FigureOptions) -> Figure:
         if spare > 0:
             edge = spare / 144 / width  # of the figure's width, on either side
             figure.get_layout_engine().set(rect=(edge, 0, 1 - 2 * edge, 1))
-        add_bar(scale, axes, grids[0].label, "bottom")
+        draw_colorbar(scale, axes, grids[0].label, location="bottom", length=np.inf)
         return fit_height(figure, max(options.venue.tallest, len(grids) * LOWEST_ROW))
 
 

@@ -61,10 +61,7 @@ def is_best(values: pd.DataFrame, metrics: Sequence[str], *, axis: int = 0) -> n
     """Whether a number is the best of its column (axis 0) or row (axis 1), bool of the shape of `values`.
 
     Scores, fractions or NaN, that are printed the same, to one decimal of a hundredth, count as equal. A line
-    with fewer than two numbers has no best.
-
-    Args:
-        metrics: that of each line: of a loss, less is better.
+    with fewer than two numbers has no best. Where a line's metric is a loss, less is better.
     """
     signs = np.array([sign_of(metric) for metric in metrics])
     printed = values.map(lambda score: number_of(rounded(100 * score))).to_numpy(float)

@@ -161,10 +161,7 @@ def _of_all_modules(frame: pd.DataFrame) -> pd.DataFrame:
 def _beyond_cells(spans: pd.DataFrame, changes: Draws, study: StudyKind) -> pd.DataFrame:
     """A map with the interaction of what is off together: the drop beyond the sum over single cells.
 
-    Args:
-        spans: the map.
-        changes: of the score, a column a row.
-        study: nothing has an interaction where cells were kept on.
+    `changes` of the score have a column a row. Where cells were kept on, nothing has an interaction.
     """
     of, first, last = spans["module"].to_numpy(), spans["first"].to_numpy(), spans["last"].to_numpy()
     shortest = (spans["n_layers"] < spans["n_layers"].max()).to_numpy()

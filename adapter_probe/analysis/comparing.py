@@ -236,11 +236,7 @@ def average_ablations(
 def _bounds(
     spans: pd.DataFrame, changes: Draws, deltas: np.ndarray, same: np.ndarray, study: StudyKind
 ) -> np.ndarray:
-    """The bounds of mean changes for spans that are chosen by them, see `bounds_of_chosen`.
-
-    Args:
-        same: whether a span switches nothing, bool ``[spans]``.
-    """
+    """The bounds of mean changes for spans that are chosen by them; `same` ones, bool, switch nothing."""
     stacks = spans.get("stack", pd.Series("", spans.index))
     bounds, names = np.full(len(spans), np.nan), stacks.unique()
     for name in names:
@@ -274,32 +270,28 @@ def check_comparable(
     studies: Sequence[AblationResults], names: Sequence[str], what: str = "compared"
 ) -> None:
     """Refuse studies that cannot be compared, or whatever else is to be done with them."""
-    for other, name in zip(studies[1:], names[1:]):
-        one = studies[0]
-        pair = f"{names[0]} and {name} cannot be {what}"
-        if one.metric != other.metric:
-            raise ResultsError(f"{pair}: they have different metrics, {one.metric} and {other.metric}")
-        if study_kind(one) != study_kind(other):
-            raise ResultsError(
-                f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"
-            )
-        done = [
-            done_text("ablated", strength_of(each.identity), each.settings.get("rank") or 0)
-            for each in (one, other)
-        ]
-        if done[0] != done[1]:
-            raise ResultsError(f"{pair}: spans were {done[0]} in one and {done[1]} in the other")
-        if sorted(span_keys(one)) != sorted(span_keys(other)):
-            raise ResultsError(
-                f"{pair}: one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "
-                f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans"
-            )
+    one = studies[0]
+    done = [done_text("ablated", strength_of(s.identity), s.settings.get("rank") or 0) for s in studies]
+    for other, name, off in zip(studies[1:], names[1:], done[1:]):
+        pair, kinds = f"{names[0]} and {name} cannot be {what}", (study_kind(one), study_kind(other))
         same_data = one.identity.get("data") == other.identity.get("data")
-        if not np.array_equal(one.scored_with, other.scored_with) or not same_data:
-            raise ResultsError(
-                f"{pair}: they were scored on different examples ({one.n_examples:,} and "
-                f"{other.n_examples:,}); run `adapter-probe ablate` on the same --data for both"
-            )
+        for differ, why in (
+            (one.metric != other.metric, f"they have different metrics, {one.metric} and {other.metric}"),
+            (kinds[0] != kinds[1], f"spans were {kinds[0]} in one and {kinds[1]} in the other"),
+            (done[0] != off, f"spans were {done[0]} in one and {off} in the other"),
+            (
+                sorted(span_keys(one)) != sorted(span_keys(other)),
+                f"one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "
+                f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans",
+            ),
+            (
+                not (same_data and np.array_equal(one.scored_with, other.scored_with)),
+                f"they were scored on different examples ({one.n_examples:,} and {other.n_examples:,}); run "
+                "`adapter-probe ablate` on the same --data for both",
+            ),
+        ):
+            if differ:
+                raise ResultsError(f"{pair}: {why}")
 
 
 def _common_fields(

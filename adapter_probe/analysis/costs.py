@@ -109,10 +109,7 @@ def pareto_table(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
 def mean_over_tasks(scores: Sequence[np.ndarray]) -> tuple[float, float, float]:
     """The mean over tasks of means over seeds, with its 95% interval over other seeds on these tasks.
 
-    See `half_width`; NaN where a task has one seed.
-
-    Args:
-        scores: scores of every seed, a task each.
+    See `half_width`; NaN where a task has one seed. `scores` are those of every seed, a task each.
     """
     mean = float(np.mean([own.mean() for own in scores]))
     reach = half_width([(1 / len(scores), own) for own in scores])

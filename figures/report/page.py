@@ -59,26 +59,26 @@ def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[Map
     studies = [part for one in studies for part in one.in_stacks]
     records = [one.record if isinstance(one, ReportedAblation) else one for one in studies]
     units = [own_unit(Words.of(one).metric) for one in records]
-    grids = [None if isinstance(one, ComparisonRecord) else grid_of(one) for one in records]
-    drops = [np.zeros(0) if one is None else drop_points(one.frame["delta_points"]) for one in grids]
-    scales: dict[str, Scale] = {}
-    diverging: dict[str, Scale] = {}
-    for unit in set(units):
-        own = [(grid, study) for grid, study, its in zip(grids, studies, units) if grid and its == unit]
-        if own:
-            alone = [study.interactions for _, study in own if isinstance(study, ReportedAblation)]
-            scales[unit] = scale_of([grid for grid, _ in own])
-            metrics = [grid.words.metric for grid, _ in own]
-            diverging[unit] = difference_scale(np.concatenate([*alone, np.zeros(0)]), metrics)
+    grids = {n: grid_of(one) for n, one in enumerate(records) if not isinstance(one, ComparisonRecord)}
+    drops = {n: drop_points(grid.frame["delta_points"]) for n, grid in grids.items()}
+    scales: dict[str, tuple[Scale, Scale]] = {}
+    for unit in {units[n] for n in grids}:
+        own = [n for n in grids if units[n] == unit]
+        alone = [
+            s.interactions for n, s in enumerate(studies) if n in own and isinstance(s, ReportedAblation)
+        ]
+        metrics = [grids[n].words.metric for n in own]
+        diverging = difference_scale(np.concatenate([*alone, np.zeros(0)]), metrics)
+        scales[unit] = scale_of([grids[n] for n in own]), diverging
     keys = [tuple(zip(one.spans["first"].tolist(), one.spans["last"].tolist())) for one in records]
     made = []
     for number, one in enumerate(studies):
-        alike = [own for n, own in enumerate(drops) if n != number and keys[n] == keys[number]]
+        alike = [own for n, own in drops.items() if n != number and keys[n] == keys[number]]
         prefix, unit = f"m{number}", units[number]
         if isinstance(one, ReportedAblation):
-            made.append(ablation_study(one, scales[unit], diverging[unit], tolerance, alike, prefix))
+            made.append(ablation_study(one, *scales[unit], tolerance, alike, prefix))
         elif isinstance(one, AverageRecord):
-            made.append(average_study(one, scales[unit], tolerance, alike, prefix))
+            made.append(average_study(one, scales[unit][0], tolerance, alike, prefix))
         else:
             made.append(comparison_study(one, prefix))
     ablations = [number for number, one in enumerate(studies) if isinstance(one, ReportedAblation)]
