@@ -97,6 +97,7 @@ class Reading:
         prepared: of a model of embeddings, what its tokenizer is given of a text with a role; else None.
         dot: whether embeddings are compared by their dot product.
         generation: how answers are written, if they are.
+        trains: whether a language model is to be trained on them, see `encode_training`.
     """
 
     tokenizer: Any
@@ -110,6 +111,7 @@ class Reading:
     prepared: Prepared | None = None
     dot: bool = False
     generation: Generation = field(default_factory=Generation)
+    trains: bool = False
 
     def examples(self) -> Examples:
         """Read and encode them."""
@@ -204,14 +206,16 @@ def _requests(asked: Reading) -> tuple[Requests, Question]:
     if generation.generate:
         requests = prompts_of(tokenizer, tables, split, generation, most)
     else:
-        requests = requests_of(tokenizer, tables, split, most)
-    return requests, _question(asked, requests, tables)
+        requests = requests_of(tokenizer, tables, split, most, turns=asked.trains and asked.start is None)
+    assert requests.about is not None, "rows of files have a form"
+    return requests, question_of(requests.about, tables, len(requests), tokenizer=tokenizer)
 
 
 def _of_language_model(asked: Reading) -> Examples:
     """Rows of a language model."""
     (requests, question), tokenizer, start = _requests(asked), asked.tokenizer, asked.start
-    encode_rows = encode_requests if requests.generation is None else encode_prompts
+    scores = encode_requests if requests.generation is None else encode_prompts
+    encode_rows: Any = encode_training if asked.trains else scores
     made = Examples(requests, encode_rows(tokenizer, requests, asked.max_length, start))
     changes = changes_of(tokenizer, requests, made.encoded, asked.max_length, start)
     asks = f"log-likelihood of {question.asks}" if requests.scored.are_preferences else question.asks
@@ -286,24 +290,6 @@ def _retrieved(asked: Reading) -> _Embedded:
 _EMBEDDED: dict[str, Callable[[Reading], _Embedded]] = {
     "embedding": _texts_alone, "regression": _scored_pairs, "pairwise": _triplets, "ranking": _retrieved,
 }  # fmt: skip
-
-
-def load_training(asked: Reading) -> Examples:
-    """Read and encode a training split; see `encode_training` of a language model's."""
-    if not asked.task.about.is_language_model:
-        return asked.examples()
-    tokenizer, start, tables = asked.tokenizer, asked.start, asked.tables()
-    requests = requests_of(tokenizer, tables, asked.split, asked.max_examples, turns=start is None)
-    made = Examples(requests, encode_training(tokenizer, requests, asked.max_length, start))
-    changes = changes_of(tokenizer, requests, made.encoded, asked.max_length, start)
-    question = replace(_question(asked, requests, tables), changes=changes)
-    return asked.about(replace(made, question=question))
-
-
-def _question(asked: Reading, requests: Requests, tables: Sequence[Rows]) -> Question:
-    """The question of rows of files, which have a form."""
-    assert requests.about is not None, "rows of files have a form"
-    return question_of(requests.about, tables, len(requests), tokenizer=asked.tokenizer)
 
 
 def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> tuple[Encoded, np.ndarray]:

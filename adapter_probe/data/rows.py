@@ -123,11 +123,9 @@ def _paired(texts: Any, labels: Any, columns: Callable[[bool], tuple[str, str, s
     if any(pairs) and not (all(pairs) and all(is_column(text) and len(text) == 2 for text in texts)):
         raise DataError("the texts in data are neither all strings nor all pairs of strings")
     text, text_b, label = columns(any(pairs))
-    first = [pair[0] for pair in texts] if any(pairs) else texts
-    rows = [{text: one, label: value} for one, value in zip(first, labels)]
     if any(pairs):
-        rows = [{**row, text_b: pair[1]} for row, pair in zip(rows, texts)]
-    return rows
+        return [{text: one[0], label: value, text_b: one[1]} for one, value in zip(texts, labels)]
+    return [{text: one, label: value} for one, value in zip(texts, labels)]
 
 
 def _plain(value: Any, row: int, column: str, depth: int = 0) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
-from adapter_probe.data.examples import Examples, Reading, load_training
+from adapter_probe.data.examples import Examples, Reading
 from adapter_probe.data.squad import WindowSettings
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.device import check_precision
@@ -149,12 +149,9 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         if task.about.is_language_model and base.model.config.is_encoder_decoder
         else None
     )
-    splits = {
-        "train": load_training(
-            Reading(tokenizer, task, "train", limit, request.max_train, True, start=start)
-        ),
-        "validation": Reading(tokenizer, task, "validation", limit, None, True, start=start).examples(),
-    }
+    reading = Reading(tokenizer, task, "train", limit, request.max_train, True, start=start, trains=True)
+    validation = replace(reading, split="validation", max_examples=None, trains=False)
+    splits = {"train": reading.examples(), "validation": validation.examples()}
     for examples in splits.values():
         encoded: Any = examples.encoded
         refuse_unknown_tokens(encoded, base.identity)
