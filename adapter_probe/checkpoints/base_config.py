@@ -180,11 +180,11 @@ def place_of_base(folder: Path, recorded: Any, revision: Any, given: str | None)
     try:
         return resolve_base(recorded, revision)
     except CheckpointError as error:
-        twin = twin_of(recorded)
-        unquantised = f"; --base {twin} is its unquantised twin, which is another model" if twin else ""
+        twin = _OF_UNSLOTH.sub("", recorded)
+        said = f"; --base {twin} is its unquantised twin, which is another model" * (twin != recorded)
         raise CheckpointError(
             f"checkpoint {folder} was trained on {quote(recorded)}, which is not a folder on this machine "
-            f"and not available from the Hugging Face Hub; give the base with --base{unquantised}"
+            f"and not available from the Hugging Face Hub; give the base with --base{said}"
         ) from error
 
 
@@ -373,7 +373,7 @@ _PACKAGES = {
 }
 _IN_EXTRA = ("bitsandbytes", "torchao")
 _OUTLIERS = 6.0  # the threshold of LLM.int8() where a configuration gives none
-_QUANTISED_NAME = re.compile(r"(?:-unsloth)?-bnb-4bit$", re.IGNORECASE)
+_OF_UNSLOTH = re.compile(r"(?:-unsloth)?-bnb-4bit$", re.IGNORECASE)  # beside the model in full
 
 
 def method_of(fields: Mapping[str, Any]) -> str | None:
@@ -454,9 +454,3 @@ def quiet_quantisers() -> Iterator[None]:
     finally:
         if absent:
             sys.modules.pop("kernels", None)
-
-
-def twin_of(name: str) -> str | None:
-    """The unquantised model beside one of Unsloth's quantised ones, by its name; None for other names."""
-    twin = _QUANTISED_NAME.sub("", name)
-    return twin if twin != name else None

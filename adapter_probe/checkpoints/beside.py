@@ -70,20 +70,15 @@ def _any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def not_read(folder: Path, whole: bool) -> list[str]:
-    """The files in a checkpoint's folder that could change a number and are not read.
+def note_on_files(folder: Path, whole: bool) -> list[str]:
+    """What to say of the files in a checkpoint's folder that could change a number and are not read.
 
     Args:
         whole: whether it is a whole model instead of an adapter.
     """
     known = (*_READ, *_OF_TRAINING, *(_OF_MODEL + _COPIES if whole else ()))
-    return [name for name in _files(folder) if _any(name, _KINDS) and not _any(name, known)]
-
-
-def note_on_files(folder: Path, whole: bool) -> list[str]:
-    """What to say of them."""
     others, said = _of_other_formats(folder), [*_without_their_main_file(folder), *_of_cross_encoder(folder)]
-    if found := not_read(folder, whole):
+    if found := [name for name in _files(folder) if _any(name, _KINDS) and not _any(name, known)]:
         more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
         said.append(f"Not read, as no known part of a checkpoint: {', '.join(found[:_MOST])}{more}.")
     return [*said, f"Not read, beside the adapter's own file: {', '.join(others)}."] if others else said

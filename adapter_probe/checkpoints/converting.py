@@ -131,7 +131,10 @@ def settle(
     try:
         opened = open_any(made, base)
         if (made / CONFIG).is_file():
-            _try_peft(made, opened)
+            if "peft_type" in read_json_file(made / CONFIG) and opened.quantised is None:
+                from .peft_loading import refuse_unloadable  # which imports PEFT
+
+                refuse_unloadable(made, opened.model)
             keep_record(made, opened.description, source.folder, source.description, scores)
     except AdapterProbeError as error:
         said = str(error).replace(f"checkpoint {made}", "the new checkpoint").replace(f"{made}/", "")
@@ -145,14 +148,6 @@ def settle(
         make_folder(place.parent)
         write_bytes(place, path.read_bytes())
     return opened
-
-
-def _try_peft(made: Path, opened: OpenedPeft) -> None:
-    """Let PEFT itself load a folder in its format."""
-    if "peft_type" in read_json_file(made / CONFIG) and opened.quantised is None:
-        from .peft_loading import refuse_unloadable  # which imports PEFT
-
-        refuse_unloadable(made, opened.model)
 
 
 def keep_files(source: OpenedPeft, made: Path) -> None:

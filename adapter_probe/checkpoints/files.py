@@ -115,10 +115,6 @@ class Unsupported(CheckpointError):
     """A feature that is not supported, in a file that may be sound."""
 
 
-class UnknownField(Unsupported):
-    """A field whose effect is unknown here; another version of its library may know it."""
-
-
 def refuse_irregular(path: Path) -> None:
     """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file."""
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -265,7 +261,7 @@ def refuse_unknown(path: Path | str, document: Mapping[str, Any], known: Iterabl
     known = set(known)
     for name, value in document.items():
         if name not in known and (value or (value in (0, 0.0) and value is not False)):
-            raise UnknownField(
+            raise Unsupported(
                 f"{path} has the field {quote(name)}, {quote(value)}, which {of} does not have, so its "
                 "effect is unknown"
             )

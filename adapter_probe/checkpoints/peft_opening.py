@@ -134,12 +134,16 @@ def _described(
     kind = "dora" if getattr(config, "use_dora", False) else type_of(config).lower()
     n_labels = int(loaded.model.config.num_labels)
     delta = hash_contents((folder / CONFIG, weights_in(folder)))
-    of_head = _hash_of_head(loaded) if of_base else ""
+    if of_base:  # the base's identity does not have its head
+        inside = f"{loaded.model.base_model_prefix}."
+        own = {n: p for n, p in loaded.model.named_parameters() if not n.startswith(inside)}
+        if not any(p.is_meta for p in own.values()):
+            delta = hash_json([delta, hash_stored(nn.Module(), frozenset(), own.items())])
     padding = {"padding": hash_json(read.skipped)} if read.skipped else {}
     return Description(
         method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
-        delta_sha256=hash_json([delta, of_head]) if of_head else delta,
+        delta_sha256=delta,
         tokenizer=tokenizer_parts(read.tokenizer) | padding,
         task=task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         max_length=limit_length(loaded.max_length, read.tokenizer.model_max_length, found.name),
@@ -221,15 +225,6 @@ def _tokenizer(folder: Path, given: Path, found: AnyBase, loaded: AnyLoaded, hea
             "Words are read with a blank before them (add_prefix_space), as in transformers' training."
         )
     return _Tokenizer(after or tokenizer, changed, skipped, notes)
-
-
-def _hash_of_head(loaded: AnyLoaded) -> str:
-    """The hash of the base's own head, which its identity does not have; empty without weights."""
-    inside = f"{loaded.model.base_model_prefix}."
-    own = {n: p for n, p in loaded.model.named_parameters() if not n.startswith(inside)}
-    if any(p.is_meta for p in own.values()):
-        return ""
-    return hash_stored(nn.Module(), frozenset(), own.items())
 
 
 def _notes_on_what_stays(tuned: Sequence[InnerSpec], config: PeftConfig) -> Iterator[str]:

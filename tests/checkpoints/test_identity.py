@@ -101,25 +101,19 @@ def test_a_tokenizer_written_again_is_the_same(base, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "changes", "named"),
+    ("name", "value", "named"),
     [
-        ("config.json", {"hidden_act": "relu"}, "base.config.hidden_act: gelu -> relu"),
+        ("hidden_act", "relu", "base.config.hidden_act: gelu -> relu"),
         pytest.param(
-            "config.json",
-            {"layer_norm_eps": 1e-3},
-            "base.config.layer_norm_eps: 1e-12 -> 0.001",
-            marks=pytest.mark.slow,
+            "layer_norm_eps", 1e-3, "base.config.layer_norm_eps: 1e-12 -> 0.001", marks=pytest.mark.slow
         ),
         pytest.param(
-            "config.json",
-            {"num_attention_heads": 2},
-            "base.config.num_attention_heads: 4 -> 2",
-            marks=pytest.mark.slow,
+            "num_attention_heads", 2, "base.config.num_attention_heads: 4 -> 2", marks=pytest.mark.slow
         ),
-        ("adapter_probe.json", {"activation": "relu"}, "checkpoint.method.activation: tanh -> relu"),
+        ("activation", "relu", "checkpoint.method.activation: tanh -> relu"),
     ],
 )
-def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_path, where, changes, named):
+def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_path, name, value, named):
     def claim() -> None:
         request = prepare_ablation(AblationArguments(str(checkpoint)), torch.device("cpu"))
         with RunDirectory(tmp_path / "run", request.identity, {}):
@@ -131,11 +125,11 @@ def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_pa
     # The checkpoint was written again, with the change, so that it opens: the run itself has to notice.
     record = checkpoint / "adapter_probe.json"
     document = json.loads(record.read_text())
-    if where == "config.json":
-        edit(base / where, **changes)
-        document["base"]["config"].update(changes)
+    if name != "activation":
+        edit(base / "config.json", **{name: value})
+        document["base"]["config"][name] = value
     else:
-        document["method"].update(changes)
+        document["method"][name] = value
         document["method_sha256"] = hash_json(document["method"])
     record.write_text(json.dumps(document))
     assert named in refused(claim, error=ResultsError)
