@@ -75,11 +75,7 @@ def choose_adapter(folder: Path, name: str | None) -> Path:
 
 
 def only_adapter(folder: Path) -> Path | None:
-    """The only subfolder with an adapter; None if no subfolder has one.
-
-    Raises:
-        CheckpointError: there are several, or they are further below.
-    """
+    """The only subfolder with an adapter, or None; several, and one further below, are refused."""
     names = adapters_below(folder)
     if len(names) == 1 and "/" not in names[0]:
         return folder / names[0]
@@ -165,11 +161,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
 def write_adapter(
     out: Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any], tokenizer: Any = None
 ) -> None:
-    """Write a folder that PEFT loads: the configuration, which makes it one, is written last.
-
-    Args:
-        tokenizer: the checkpoint's own, if it has one.
-    """
+    """Write a folder that PEFT loads: the configuration, which makes it one, is written last."""
     import safetensors.torch
 
     make_folder(out)
@@ -213,9 +205,6 @@ def fetch_checkpoint(name: str, revision: str | None = None, adapter: str | None
             is in the cache is not asked for.
         adapter: the only subfolder to download, with the tokenizer above it and the small configurations of
             the other adapters, by which `adapter_folder` tells what it is.
-
-    Raises:
-        CheckpointError: neither the hub nor the cache has it.
     """
     from huggingface_hub import snapshot_download
 

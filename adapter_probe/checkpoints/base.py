@@ -48,7 +48,6 @@ class AnyLoaded:
     Attributes:
         model: the model with its head, frozen, in evaluation mode.
         missing: names of the parameters that its files lack, drawn at random.
-        identity: identity of the base.
         quantised: the method of its quantisation, None for a base in full or one that was dequantised.
         max_length: number of tokens that it can read.
         shared: whether its tensors are in use elsewhere, so that they must not change.

@@ -118,11 +118,7 @@ def _of_other_formats(folder: Path) -> list[str]:
 
 
 def refuse_value_head(folder: Path) -> None:
-    """Refuse an adapter of a language model beside which lies the head of a reward model.
-
-    Raises:
-        CheckpointError: there is such a file.
-    """
+    """Refuse an adapter of a language model beside which lies the head of a reward model."""
     found = next((name for name in _files(folder) if _any(name, _VALUE_HEADS)), None)
     if found is not None:
         raise CheckpointError(

@@ -64,7 +64,6 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
     """Write a folder that AdapterHub's library loads with `load_adapter` and `load_head`.
 
     Args:
-        opened: a checkpoint with bottleneck adapters of this project.
         lossy: leave out what the format cannot represent.
 
     Returns:
@@ -118,12 +117,8 @@ def settle(
     Args:
         made: a temporary folder with a checkpoint.
         out: the new folder; if the checkpoint cannot be opened, nothing is written there.
-        source: the checkpoint that it was made from.
         base: folder or hub id of the base, if it is not the recorded one.
         scores: validation scores of the new one, empty if they are not known.
-
-    Returns:
-        the checkpoint.
     """
     from .opening import open_any
 

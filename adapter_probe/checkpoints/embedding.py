@@ -69,11 +69,7 @@ class Embedding:
         return features["sentence_embedding"][..., : self.width]
 
     def refuse_unable(self, width: int, folder: Path) -> None:
-        """Refuse modules that need more than the states of the last layer, of this width.
-
-        Raises:
-            CheckpointError: one of them fails on states.
-        """
+        """Refuse modules that need more than the states of the last layer, of this width."""
         kinds = [type(one).__name__ for one in self.modules]
         try:
             self.of_states(torch.zeros(1, 2, width), torch.ones(1, 2, dtype=torch.long))
@@ -158,11 +154,7 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
 
 
 def saved_modules(folder: Path) -> dict[str, bytes]:
-    """By name, the files for a new folder that has the Transformer itself; none of the modules is loaded.
-
-    Raises:
-        CheckpointError: a module is outside the folder.
-    """
+    """By name, the files for a new folder that has the Transformer itself; none of the modules is loaded."""
     modules = _listed(folder / MODULES)
     made = {name: file.read_bytes() for name, file in _files(folder, modules).items()}
     (first, _), *others = modules

@@ -283,7 +283,6 @@ def refuse_random(lacking: Sequence[str], said: str, on_base: str, lacks_head: b
     """Refuse a checkpoint that leaves parameters of the model at random values.
 
     Args:
-        lacking: their names.
         lacks_head: whether the reason is that the checkpoint has no prediction head.
     """
     if lacking and lacks_head:

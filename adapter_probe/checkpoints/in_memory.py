@@ -146,11 +146,7 @@ def _with_texts(
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Refuse what holds a model of transformers and is none, and adapters that only some tokens see.
-
-    Raises:
-        ModelError: it is such a class, or has such an adapter.
-    """
+    """Refuse what holds a model of transformers and is none, and adapters that only some tokens see."""
     kind = type(model).__name__
     wrappers = {PeftMixedModel: "base_model.model", nn.DataParallel: "module"}
     wrappers |= {nn.parallel.DistributedDataParallel: "module"}
@@ -339,9 +335,6 @@ def refuse_other_off(model: nn.Module, ours: Any, inputs: dict[str, Any]) -> Non
         model: a copy.
         ours: the same with its switches, see `adapter_probe.probe.switchable_model.SwitchableModel`.
         inputs: arguments of its forward.
-
-    Raises:
-        ModelError: it is another one, as an X-LoRA, which switches its adapters on again.
     """
     if not isinstance(model, PeftModel) or any(p.is_inference() for p in model.parameters()):
         return  # of the latter PEFT's switch fails, which sets what needs gradients

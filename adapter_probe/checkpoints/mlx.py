@@ -154,8 +154,6 @@ def _peft_parts(
 ) -> dict[str, Tensor]:
     """A module's tensors by PEFT's names: A ``[rank, inputs]``, B ``[outputs, rank]``."""
     a, b = own["lora_a"], own["lora_b"]
-    if a.shape[1] != rank and a.shape[0] == rank and b.shape[1] == rank:
-        a, b = a.T, b.T  # the other order
     if a.shape[1] != rank or b.shape[0] != rank:
         raise CheckpointError(
             f"{path}: {module} has lora_a {list(own['lora_a'].shape)} and lora_b "

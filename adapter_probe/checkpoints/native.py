@@ -59,7 +59,6 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: De
 
     Args:
         folder: output folder, created if missing; an earlier checkpoint in it is replaced.
-        tensors: the tensors that differ from the base, by name.
         description: its `delta_sha256` and `versions` are filled in here.
     """
     make_folder(folder)
@@ -111,10 +110,8 @@ def keep_record(
     """Write beside a new checkpoint in another format the record that the one it was made from has.
 
     Args:
-        folder: the new checkpoint.
         found: its description without the record.
         source: the checkpoint that it was made from.
-        said: the description of that.
         scores: validation scores of the new one, empty if they are not known.
     """
     if (source / DESCRIPTION).is_file():
@@ -180,13 +177,9 @@ class Description:
     """The description of a checkpoint.
 
     Attributes:
-        method: the training method, which determines what was added and trained.
-        base: identity of the base model.
         task: data, labels and metric of the task.
         max_length: number of tokens that examples were truncated to.
-        training: training settings, as plain JSON.
         scores: validation scores by metric name, as fractions; None if undefined.
-        versions: versions of the libraries that wrote it.
         delta_sha256: SHA-256 of the bytes of ``delta.safetensors``.
         method_sha256: SHA-256 of the method's JSON, so that edits are detected; empty until it is written.
         head_sha256: SHA-256 of the meaning of the head's outputs; empty until it is written.

@@ -186,11 +186,7 @@ def _count_of_peft(
 def count_parameters(
     shapes: Shapes, trained: Collection[str], lacked: Collection[str], prefix: str
 ) -> tuple[dict[ParameterRole, int], dict[ParameterRole, int], int, int]:
-    """Numbers of parameters by role, those in the checkpoint, in its body, and in the base's body.
-
-    Args:
-        prefix: of the encoder's names.
-    """
+    """Numbers of parameters by role, those in the checkpoint, in its body, and in the base's body."""
     counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
     changed, body, trained_body = dict(counts), 0, 0
     for name, shape in shapes.items():

@@ -257,11 +257,7 @@ _AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch n
 
 
 def open_foreign(folder: Path, library: ModuleType, base: str | None, load: Load) -> OpenedPlaced:
-    """Open a checkpoint of AdapterHub or of adapter-bert.
-
-    Args:
-        library: the module that reads its format.
-    """
+    """Open a checkpoint of AdapterHub or of adapter-bert, which the module `library` reads."""
     source = library.read(folder)
     found = _find(*place_of_base(folder, source.base, None, base))
     kind = source.kind or ("causal" if head_of_base(found.config) == "causal" else "classification")

@@ -127,9 +127,6 @@ def refuse_unloadable(folder: Path, model: PeftModel) -> None:
 
     Args:
         model: the model that was opened from it, whose base tells the class.
-
-    Raises:
-        CheckpointError: PEFT says so.
     """
     base = model.get_base_model()
     with warnings.catch_warnings(), quiet_quantisers():
@@ -148,9 +145,6 @@ def refuse_other_prefix(path: Path, modules: Set[str], there: Set[str], base: st
     Args:
         modules: names of the modules with an adapter, as the file has them.
         there: names of the modules of the base.
-
-    Raises:
-        CheckpointError: none of the names is one of PEFT's for this base, and all are with another beginning.
     """
     right = {f"{PREFIX}{name}" for name in there}
     if not modules or modules & right:
@@ -372,11 +366,7 @@ def _spec(name: str, module: BaseTunerLayer) -> InnerSpec:
 
 
 def refuse_unready(model: nn.Module, place: str, several: bool = False) -> None:
-    """Refuse a model that has not one active, unmerged adapter of PEFT, or is in training mode.
-
-    Args:
-        several: whether several adapters may be active.
-    """
+    """Refuse a model that has not one active, unmerged adapter (or several), or is in training mode."""
     if model.training:
         raise ModelError(f"{place} is in training mode; call model.eval() first")
     tuners = [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]

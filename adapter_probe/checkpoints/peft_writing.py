@@ -30,14 +30,7 @@ TASK_TYPES |= dict.fromkeys(("regression", "multilabel"), "SEQ_CLS")
 
 
 def to_peft(opened: OpenedPlaced, out: Path) -> None:
-    """Write a folder that PEFT loads.
-
-    Args:
-        opened: a checkpoint with adapters of one of PEFT's types.
-
-    Raises:
-        CheckpointError: PEFT has no such adapters.
-    """
+    """Write adapters of one of PEFT's types into a folder that PEFT loads."""
     _write(out, opened, _writable_specs(opened.description.method), opened.tensors)
 
 

@@ -341,11 +341,7 @@ def possible_top_k(layers: Sequence[str]) -> tuple[int, ...]:
 
 
 def check_shared(method: Method, layers: Sequence[str]) -> None:
-    """Refuse to train layers that share their weights with frozen layers.
-
-    Args:
-        layers: see `possible_top_k`.
-    """
+    """Refuse to train layers that share their weights with frozen layers; see `possible_top_k`."""
     possible = possible_top_k(layers)
     if isinstance(method, TopLayers) and method.k not in possible:
         raise ModelError(

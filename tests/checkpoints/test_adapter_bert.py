@@ -140,38 +140,26 @@ def test_one_output_is_a_regression(holds, base: Path):
     assert any("regression" in note for note in opened.notes)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "facts"),
-    [
-        ("output_bias", None, ("output_bias", "head")),
-        (
-            "bert/encoder/layer_1/output/adapters/biases2",
-            None,
-            ("lacks", "bert/encoder/layer_1/output/adapters/biases2"),
-        ),
-        ("bert/pooler/dense/kernel", None, ("lacks", "bert/pooler/dense/kernel")),
-        ("/adapters/", None, ("no adapters", "google-research/adapter-bert")),
-        ("layer_2", None, ("2 layers", "3")),
-        ("output_weights", np.ones((3, 15)), ("classifier.weight", "[3, 15]")),
-        (
-            "bert/encoder/layer_2/intermediate/dense/kernel",
-            np.ones((24, 16)),
-            (f"{LAYER}.intermediate.dense.weight", "[16, 24]"),
-        ),
-        ("bert/pooler/dense/kernel", np.ones(16), ("bert/pooler/dense/kernel", "[16]", "two")),
-        (
-            "bert/encoder/layer_2/output/adapters/biases1",
-            np.ones((2, 4)),
-            (f"{LAYER}.output.adapter.down.bias", "[4, 2]"),
-        ),
-        (
-            "bert/embeddings/word_embeddings",
-            np.full((53, 16), np.nan),
-            ("bert/embeddings/word_embeddings", "NaN"),
-        ),
-        ("bert/encoder/prompt", np.ones(3), ("unknown", "bert/encoder/prompt")),
-    ],
-)
+INSIDE = "bert/encoder/layer_1/output/adapters/biases2"
+KERNEL = "bert/encoder/layer_2/intermediate/dense/kernel"
+BIASES = "bert/encoder/layer_2/output/adapters/biases1"
+POOLER, WORDS = "bert/pooler/dense/kernel", "bert/embeddings/word_embeddings"
+WRONG = [  # a part of the names of variables, None where they are missing or the value, and the facts
+    ("output_bias", None, ("output_bias", "head")),
+    (INSIDE, None, ("lacks", INSIDE)),
+    (POOLER, None, ("lacks", POOLER)),
+    ("/adapters/", None, ("no adapters", "google-research/adapter-bert")),
+    ("layer_2", None, ("2 layers", "3")),
+    ("output_weights", np.ones((3, 15)), ("classifier.weight", "[3, 15]")),
+    (KERNEL, np.ones((24, 16)), (f"{LAYER}.intermediate.dense.weight", "[16, 24]")),
+    (POOLER, np.ones(16), (POOLER, "[16]", "two")),
+    (BIASES, np.ones((2, 4)), (f"{LAYER}.output.adapter.down.bias", "[4, 2]")),
+    (WORDS, np.full((53, 16), np.nan), (WORDS, "NaN")),
+    ("bert/encoder/prompt", np.ones(3), ("unknown", "bert/encoder/prompt")),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "facts"), WRONG)
 def test_a_variable_that_is_missing_or_does_not_fit_is_named(
     holds, base: Path, name: str, value: np.ndarray | None, facts: tuple[str, ...]
 ):

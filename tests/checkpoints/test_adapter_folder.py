@@ -14,6 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft_cases import IDS, edit, refusals, write_adapter, write_base
 from refusals import names, refused
 from safetensors.torch import load_file, save_file
+from tiers import slow_unless
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 import adapter_probe as ap
@@ -163,25 +164,23 @@ def test_kinds_of_starts(beside: str, refused: bool, made: Path, tmp_path: Path)
 # --- names with wrappers, and shards
 
 
-@pytest.mark.parametrize(
-    ("wrap", "wrapper"),
-    [
-        pytest.param(lambda name: f"_orig_mod.{name}", "_orig_mod", marks=pytest.mark.slow),
-        (lambda name: name.replace("base_model.model.", "base_model.model._orig_mod."), "_orig_mod"),
-        (lambda name: name.replace(".self_attn", "._fsdp_wrapped_module.self_attn"), "_fsdp_wrapped_module"),
-        pytest.param(lambda name: f"module.{name}", "module", marks=pytest.mark.slow),
-        (lambda name: f"module._forward_module.{name}", "_forward_module, module"),
-        pytest.param(
-            lambda name: name.replace("base_model.model.", "base_model.model.module."),
-            "module",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_names_with_wrappers(wrap: Callable[[str], str], wrapper: str, made: Path, tmp_path: Path):
+START = "base_model.model."
+WRAPPED = {  # a part of the names, what it becomes, and what the note names
+    "compiled inside": (START, f"{START}_orig_mod.", "_orig_mod"),
+    "FSDP": (".self_attn", "._fsdp_wrapped_module.self_attn", "_fsdp_wrapped_module"),
+    "Lightning": (START, f"module._forward_module.{START}", "_forward_module, module"),
+    "compiled": (START, f"_orig_mod.{START}", "_orig_mod"),
+    "parallel": (START, f"module.{START}", "module"),
+    "parallel inside": (START, f"{START}module.", "module"),
+}
+
+
+@pytest.mark.parametrize("case", slow_unless(("compiled inside", "FSDP", "Lightning").__contains__, WRAPPED))
+def test_names_with_wrappers(case: str, made: Path, tmp_path: Path):
+    part, wrapped, wrapper = WRAPPED[case]
     folder = Path(shutil.copytree(made / "one", tmp_path / "a"))
     tensors = load_file(folder / WEIGHTS)
-    save_file({wrap(name): tensor for name, tensor in tensors.items()}, folder / WEIGHTS)
+    save_file({name.replace(part, wrapped): tensor for name, tensor in tensors.items()}, folder / WEIGHTS)
     (said,) = notes(folder)
     assert names(said, wrapper)
     assert torch.equal(logits(folder), logits(made / "one"))

@@ -57,27 +57,12 @@ def opened_with_data(case: str, data: Path) -> OpenedPeft:
 
 
 QUICK = ("union", "gpt2-pfeiffer", "distilbert-flex", "ia3")
+OTHERS = ("gated-channel", "norms-per-layer", "flex-first", "roberta-flex", "lora-everywhere")
 
 
-@pytest.mark.parametrize(
-    "case",
-    slow_unless(
-        lambda case: Path(case).name in QUICK,
-        [
-            "adapterhub/gated-channel",
-            "adapterhub/norms-per-layer",
-            "adapterhub/flex-first",
-            "adapterhub/roberta-flex",
-            "adapterhub/union",
-            "adapterhub/gpt2-pfeiffer",
-            "adapterhub/distilbert-flex",
-            "adapterhub/lora-everywhere",
-            "adapterhub/ia3",
-        ],
-    ),
-)
+@pytest.mark.parametrize("case", slow_unless(QUICK.__contains__, QUICK + OTHERS))
 def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path, tmp_path: Path):
-    opened = opened_with_data(case, data)
+    opened = opened_with_data(f"adapterhub/{case}", data)
     to_native(opened, tmp_path / "native")
     again = open_any(tmp_path / "native")
     assert again.description.method == opened.description.method

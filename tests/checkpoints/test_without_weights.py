@@ -13,6 +13,7 @@ import torch
 from peft import IA3Config, LoraConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import write_adapter, write_base
+from tiers import slow_unless
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, T5ForConditionalGeneration
 
 from adapter_probe.checkpoints.base import load_without_weights
@@ -76,24 +77,19 @@ def test_weights_in_several_files_under_old_names(
     assert counted(tmp_path / "c", moved) == expected | {"base": str(moved)}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(
-            LoraConfig(r=4, target_modules=TARGETS, task_type="SEQ_2_SEQ_LM"), marks=pytest.mark.slow
-        ),
-        LoraConfig(
-            r=4, target_modules=TARGETS, use_dora=True, layers_to_transform=[1], layers_pattern="block"
-        ),
-        pytest.param(
-            IA3Config(target_modules=TARGETS, feedforward_modules=["wo"], modules_to_save=["lm_head"]),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_checkpoint_of_peft(config, tmp_path: Path):
+CONFIGS = {
+    "DoRA": LoraConfig(
+        r=4, target_modules=TARGETS, use_dora=True, layers_to_transform=[1], layers_pattern="block"
+    ),
+    "LoRA": LoraConfig(r=4, target_modules=TARGETS, task_type="SEQ_2_SEQ_LM"),
+    "IA3": IA3Config(target_modules=TARGETS, feedforward_modules=["wo"], modules_to_save=["lm_head"]),
+}
+
+
+@pytest.mark.parametrize("case", slow_unless("DoRA".__eq__, CONFIGS))
+def test_a_checkpoint_of_peft(case, tmp_path: Path):
     t5 = write_base(tmp_path / "t5", "t5", T5ForConditionalGeneration)
-    folder = write_adapter(tmp_path / "a", t5, AutoModelForSeq2SeqLM, config)
+    folder = write_adapter(tmp_path / "a", t5, AutoModelForSeq2SeqLM, CONFIGS[case])
     opened, found = open_any(folder), counted(folder)
     assert found == contents_of(opened)
     model = opened.model
