@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 # A gigabyte more than the libraries take; what asks for more is a failure, not a refusal.
@@ -64,40 +61,6 @@ def edit(file: Path, **changes: Any) -> None:
 def test_a_base_larger_than_any_memory(changes, refused, trained, base):
     edit(base / "config.json", **changes)
     refused("ablate", trained, "--base", base, named=(base,), seconds=60)
-
-
-def bomb(file: Path, arrays: dict[str, int]) -> None:
-    """An archive of zeros that is small on the disk, with sealed and whole members."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, size in arrays.items():
-            header = io.BytesIO()
-            np.lib.format.write_array_header_1_0(
-                header, {"descr": "<f4", "fortran_order": False, "shape": (size,)}
-            )
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                member.write(header.getvalue())
-                for _ in range(size * 4 >> 24):
-                    member.write(bytes(1 << 24))
-
-
-@pytest.mark.slow
-def test_results_that_unpack_to_gigabytes(program, trained, tmp_path):
-    out = tmp_path / "out"
-    assert program.undrawn("ablate", trained, "--out", out).code == 0
-    right = (out / "spans.csv").read_bytes()
-    sound = shutil.copytree(out, tmp_path / "sound")
-    bomb(out / "predictions.npz", {"logits": 1 << 30})
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))"
-    drawn = program.start("figures", out, before=limit).result(120)
-    assert drawn.code == 0 or drawn.refusal  # tables are enough to draw
-    compared = program.start("compare", sound, out, "--out", tmp_path / "c", before=limit).result(120)
-    assert str(out / "predictions.npz") in compared.refusal
-    shutil.copy(out / "predictions.npz", next((out / "parts").glob("*.npz")))
-    outcome = program.start("ablate", trained, "--out", out, before=limit).result(120)
-    if outcome.code == 0:
-        assert (out / "spans.csv").read_bytes() == right
-    else:
-        assert outcome.refusal
 
 
 # --- data and tables

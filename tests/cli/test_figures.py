@@ -3,11 +3,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pandas as pd
@@ -110,18 +108,6 @@ def test_what_is_written_is_listed(drawn):
         stem, _, endings = line.rpartition(".")
         listed |= {f"{stem}.{ending}" for ending in endings.strip("{}").split(",")}
     assert listed == {str(path) for path in folder.iterdir()}
-
-
-def test_no_font_is_type_3(drawn):
-    paths = list(drawn[0][0].glob("*.pdf"))
-    assert len(paths) == 6
-    for path in paths:
-        data = path.read_bytes()
-        streams = re.findall(rb"stream\r?\n(x.*?)\r?\nendstream", data, re.DOTALL)
-        everything = b"\n".join([data, *map(zlib.decompress, streams)])
-        assert not re.search(rb"/Subtype\s*/Type[13]\b", everything), path.name
-        assert b"/FontFile2" in everything
-        assert not re.search(rb"/Subtype\s*/Image", everything), path.name  # nothing is a raster
 
 
 def test_every_file_says_what_determined_it(drawn, ablations, sweep, tradeoff):

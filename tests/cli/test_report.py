@@ -145,16 +145,6 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
     assert data_of(tmp_path / "report.html")["studies"][0]["examples"] is not None
 
 
-def test_another_checkpoint_is_refused(run, checkpoint: Path, tmp_path: Path):
-    other = tmp_path / "other"
-    other.mkdir()
-    said = refusal(run(checkpoint, "--checkpoint", other))
-    assert names(said, f"--checkpoint {other}", "adapter_probe.json")
-    write_json(other / "adapter_probe.json", {"delta_sha256": "00" * 32})
-    said = refusal(run(checkpoint, "--checkpoint", other))
-    assert names(said, f"--checkpoint {other}", "not ablated")
-
-
 @pytest.mark.slow
 def test_a_checkpoint_that_changed_since_is_refused(run, checkpoint: Path):
     file, manifest = checkpoint / "adapter_probe.json", checkpoint / "ablation" / "manifest.json"
@@ -239,12 +229,6 @@ def test_averages_and_comparisons_come_first(run, checkpoint: Path, tmp_path: Pa
     assert names(refusal(run(*folders, "--model-card", "--average")), "--model-card", "--average")
 
 
-def test_results_without_predictions_have_no_texts(run, checkpoint: Path):
-    (checkpoint / "ablation" / "predictions.npz").unlink()
-    said = refusal(run(checkpoint, "--examples"))
-    assert names(said, "--examples", str(checkpoint / "ablation"), "predictions.npz")
-
-
 def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     answers = [{"text": "red", "answer_start": 0}] * 2
     qas = [{"id": str(i), "question": f"what {i}?", "answers": answers} for i in range(3)]
@@ -292,27 +276,32 @@ def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
     assert f"{tmp_path.name}/sweep" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("tolerance", ["-1", "nan", "101"])
-def test_a_tolerance_out_of_range_is_refused(run, checkpoint: Path, tolerance: str):
-    said = refusal(run(checkpoint, "--tolerance", tolerance))
-    assert names(said, "tolerance", "0 to 100 points", f"{float(tolerance)}")
+def another(checkpoint: Path, *names: str) -> None:
+    (checkpoint.parent / "other").mkdir()
+    for name in names:
+        write_json(checkpoint.parent / "other" / name, {"delta_sha256": "00" * 32})
 
 
-def test_folders_that_hold_nothing_are_refused(run, tmp_path: Path):
-    assert names(refusal(run(tmp_path / "nothing")), str(tmp_path / "nothing"), "results")
-    assert names(refusal(run(tmp_path)), str(tmp_path), "no results", "spans.csv")
+REFUSED = [
+    ("{0} --tolerance -1", None, ("tolerance", "0 to 100 points", "-1.0")),
+    ("{0} --tolerance nan", None, ("tolerance", "0 to 100 points", "nan")),
+    ("{0} --tolerance 101", None, ("tolerance", "0 to 100 points", "101.0")),
+    ("{1}/nothing", None, ("{1}/nothing", "results")),
+    ("{1}", lambda checkpoint: shutil.rmtree(checkpoint), ("{1}", "no results", "spans.csv")),
+    ("{1}/a\x1b[31m\nb", lambda checkpoint: (checkpoint.parent / "a\x1b[31m\nb").mkdir(),
+     (r"a\x1b[31m\nb", "no results")),
+    ("{0} -o {0}/adapter_probe.json/x.html", None, ("{0}/adapter_probe.json", "folder")),
+    ("{0} --checkpoint {1}/other", another, ("--checkpoint {1}/other", "adapter_probe.json")),
+    ("{0} --checkpoint {1}/other", lambda checkpoint: another(checkpoint, "adapter_probe.json"),
+     ("--checkpoint {1}/other", "not ablated")),
+    ("{0} --examples", lambda checkpoint: (checkpoint / "ablation" / "predictions.npz").unlink(),
+     ("--examples", "{0}/ablation", "predictions.npz")),
+]  # fmt: skip
 
 
-def test_a_name_does_not_steer_the_terminal(run, tmp_path: Path):
-    folder = tmp_path / "a\x1b[31m\nb"
-    folder.mkdir()
-    assert names(refusal(run(folder)), r"a\x1b[31m\nb", "no results")
-
-
-def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
-    app = typer.Typer()
-    app.command()(report)
-    outcome = CliRunner().invoke(
-        app, [str(checkpoint), "-o", str(checkpoint / "adapter_probe.json" / "x.html")]
-    )
-    assert names(refusal(outcome), str(checkpoint / "adapter_probe.json"), "folder")
+@pytest.mark.parametrize(("command", "change", "facts"), REFUSED)
+def test_what_is_refused(command, change, facts, run, checkpoint: Path, tmp_path: Path):
+    if change is not None:
+        change(checkpoint)
+    said = refusal(run(*command.format(checkpoint, tmp_path).split(" ")))
+    assert names(said, *(fact.format(checkpoint, tmp_path) for fact in facts))

@@ -77,21 +77,17 @@ def test_spans_kept_on_are_not_called_switched_off(checkpoint: Path, tmp_path: P
     assert "switched off" not in text
 
 
-def test_the_base_is_named_by_its_hub_id(ablated: Path):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("google-bert/bert-base-uncased",) * 2, ("folder", "thenlper/gte-small")],
+)
+def test_the_base_is_named_by_its_hub_id_or_as_its_config_says(name, said, ablated: Path, tmp_path: Path):
     path = ablated / "adapter_probe.json"
     document = json.loads(path.read_text())
-    document["base"]["name"] = "google-bert/bert-base-uncased"
-    path.write_text(json.dumps(document))
-    assert ModelCard(model_card([ablated])).data.base_model == "google-bert/bert-base-uncased"
-
-
-def test_a_base_in_a_folder_is_named_as_its_config_says(ablated: Path, tmp_path: Path):
-    path = ablated / "adapter_probe.json"
-    document = json.loads(path.read_text())
-    document["base"]["name"] = str(tmp_path)
+    document["base"]["name"] = str(tmp_path) if name == "folder" else name
     path.write_text(json.dumps(document))
     (tmp_path / "config.json").write_text('{"_name_or_path": "thenlper/gte-small"}')
-    assert ModelCard(model_card([ablated])).data.base_model == "thenlper/gte-small"
+    assert ModelCard(model_card([ablated])).data.base_model == said
 
 
 @pytest.mark.slow
