@@ -225,10 +225,6 @@ def read_strengths(given: Any) -> float | list[float] | dict[str, float]:
 
 
 def check_strength(strength: float, name: str = "--strength") -> None:
-    """Refuse a strength that is no number of float32.
-
-    Raises:
-        ResultsError: it is not finite, or too large.
-    """
+    """Refuse a strength that is no number of float32."""
     if not math.isfinite(strength) or abs(strength) > _LARGEST:
         raise ResultsError(must_be(name, "a finite number that float32 holds", strength))

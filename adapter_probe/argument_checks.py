@@ -215,11 +215,7 @@ def _fitting(name: str, value: Any, types: tuple[Any, ...]) -> Any:
 
 
 def refuse_no_path(name: str, value: Any) -> None:
-    """Refuse a name that no file of this system can have, or that cannot be printed; other values pass.
-
-    Raises:
-        AdapterProbeError: it is too long, contains a NUL, or is not UTF-8.
-    """
+    """Refuse a name that no file of this system can have, or that cannot be printed; other values pass."""
     if not isinstance(value, (str, PathLike)):
         return
     fault = ""

@@ -111,11 +111,7 @@ class CustomMetric(str):
         return self.with_number(scale, whole or 1.0, seconds)
 
     def refuse_unsteady(self, labels: np.ndarray, predictions: np.ndarray, before: float) -> None:
-        """Refuse a function whose score of these examples is another one when they come in another order.
-
-        Raises:
-            DataError: it is, or chance or earlier calls have a part in it; resamples would mean nothing.
-        """
+        """Refuse a function whose score of these examples is another one when they come in another order."""
         order = np.random.default_rng(1).permutation(len(labels))
         after = self.score(labels[order], predictions[order])
         if not np.isclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True):

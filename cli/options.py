@@ -26,11 +26,7 @@ _MISSING = {
 
 
 def refuse_missing(place: str, given: object) -> None:
-    """Refuse paths to nothing, before anything is loaded; `place` is what declares them, see `setting`.
-
-    Raises:
-        AdapterProbeError: one of the paths does not exist.
-    """
+    """Refuse paths to nothing, before anything is loaded; `place` is what declares them, see `setting`."""
     for path in given if isinstance(given, (list, tuple)) else (given,):
         on_hub = place == "checkpoint or name" and is_hub_name(path)
         elsewhere = on_hub or str(path).startswith("lm-eval:")

@@ -87,11 +87,7 @@ def asked_of(
 
 
 def refuse_other_settings(parts: Sequence[tuple[AblationArguments, Path]]) -> None:
-    """Refuse folders of ablations with other settings, which is known before a checkpoint is opened.
-
-    Raises:
-        ResultsError: a folder has one.
-    """
+    """Refuse folders of ablations with other settings, which is known before a checkpoint is opened."""
     for arguments, folder in parts:
         if (path := folder / schema.MANIFEST).is_file():
             refuse_changes(

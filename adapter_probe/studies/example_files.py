@@ -174,11 +174,7 @@ def _is_language_model(checkpoint: Path) -> bool:
 
 
 def check_encoding(encoding: str, files: Sequence[str | Path]) -> None:
-    """Refuse an encoding without files.
-
-    Raises:
-        DataError: there is one: recorded files are read in the encoding of their training.
-    """
+    """Refuse an encoding without files."""
     if encoding != "utf-8" and not files:
         raise DataError(
             f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "

@@ -131,11 +131,7 @@ class DrawnStudy:
         raise NotImplementedError
 
     def _on(self, draw: Callable[..., Axes], ax: Axes | None, style: Style | None, **options: Any) -> Axes:
-        """Draw on the given Axes, the current ones if they are empty, or those of a new figure.
-
-        Raises:
-            ResultsError: the style is unknown, `ax` is no Axes, or both are given.
-        """
+        """Draw on the given Axes, the current ones if they are empty, or those of a new figure."""
         if style is None:
             return draw(self.record, _given_or_empty(ax), **options)
         if ax is not None:

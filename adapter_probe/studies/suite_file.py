@@ -157,11 +157,7 @@ def families_of(method: Method) -> tuple[str, ...]:
 
 
 def check_rates(part: TradeoffPart, methods: Sequence[Method], file: Path) -> None:
-    """Refuse learning rates of a family that the trade-off does not have.
-
-    Raises:
-        RecordError: the message lists the families that it has.
-    """
+    """Refuse learning rates of a family that the trade-off does not have."""
     known = dict.fromkeys(name for method in methods for name in families_of(method))
     if unknown := [name for name in part.rates if name not in known]:
         raise RecordError(

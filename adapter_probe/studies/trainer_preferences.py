@@ -68,11 +68,7 @@ def loader_of(trainer: Any) -> Any:
 
 
 def _evaluated(trainer: Any, data: Any) -> list[Any]:
-    """The rows of an evaluation set that a trainer reads: without the last ones if it drops their batch.
-
-    Raises:
-        DataError: none is left.
-    """
+    """The rows of an evaluation set that a trainer reads: without the last ones if it drops their batch."""
     rows, size = list(data), getattr(trainer.args, "eval_batch_size", 1)
     drops = getattr(trainer.args, "dataloader_drop_last", False)
     if drops:
@@ -84,11 +80,7 @@ def _evaluated(trainer: Any, data: Any) -> list[Any]:
 
 
 def _labelled_preferences(trainer: Any, rows: list[Any]) -> TokenisedPreferences:
-    """The rows of a trainer without a reference model, CPOTrainer, as it has tokenised them.
-
-    Raises:
-        DataError: the trainer compares means over tokens.
-    """
+    """The rows of a trainer without a reference model, CPOTrainer, as it has tokenised them."""
     name, loss = type(trainer).__name__, getattr(trainer, "loss_type", "")
     if loss not in ("sigmoid", "hinge"):
         of = f" with loss_type={loss!r}" if loss else ""
@@ -105,11 +97,7 @@ def _labelled_preferences(trainer: Any, rows: list[Any]) -> TokenisedPreferences
 
 
 def _preferences_of(trainer: Any, data: Any) -> TokenisedPreferences:
-    """The rows of a trainer's evaluation set, truncated as it truncates them.
-
-    Raises:
-        DataError: it weights the tokens of an answer.
-    """
+    """The rows of a trainer's evaluation set, truncated as it truncates them."""
     if (alpha := getattr(trainer.args, "ld_alpha", None)) is not None:
         raise DataError(
             f"ld_alpha={alpha} of the trainer weights the tokens of an answer, which a study does not; give "

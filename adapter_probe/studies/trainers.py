@@ -64,11 +64,7 @@ def of_trainer(subject: Subject, trainer: Any) -> tuple[Subject, MetricOfTrainer
 
 
 def _evaluation_set(trainer: Any, kind: str) -> Any:
-    """The only evaluation set of a trainer.
-
-    Raises:
-        DataError: it has several.
-    """
+    """The only evaluation set of a trainer."""
     data = getattr(trainer, "eval_dataset", None)
     if not isinstance(data, Mapping):
         return data
@@ -197,11 +193,7 @@ def _name_of(data: Any) -> str:
 
 
 def _batches_of(trainer: Any) -> list[Any]:
-    """The batches of a trainer's evaluation set.
-
-    Raises:
-        DataError: it has none.
-    """
+    """The batches of a trainer's evaluation set."""
     instead = "give data= (rows with texts) or batches= (what the model's forward takes)"
     try:
         batches = list(loader_of(trainer))
@@ -213,11 +205,7 @@ def _batches_of(trainer: Any) -> list[Any]:
 
 
 def _refuse_other(trainer: Any) -> str:
-    """The name of the class of another library that a trainer is of, if a study scores what it evaluates.
-
-    Raises:
-        DataError: no study does.
-    """
+    """The name of the class of another library that a trainer is of, if a study scores what it evaluates."""
     kinds = [one for one in type(trainer).__mro__ if _library_of(one) in _LIBRARIES]
     kind = next((one for one in kinds if "base" not in one.__module__.rpartition(".")[2]), None)
     if kind is None or kind.__name__ in ("SFTTrainer", *OF_PREFERENCES):
