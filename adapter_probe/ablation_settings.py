@@ -115,22 +115,19 @@ class AblationSettings(Settings):
         check_choice(self.spans)
         if "strength" in vars(self):  # not of what has a fixed one, which nobody gives
             object.__setattr__(self, "strength", as_strength(self.strength))
-        if self.reference == "off" and self.strength:
-            raise ResultsError(
-                "--reference off is the model with all adapters off, and --strength scales them; give the "
-                "reference's log-likelihoods in the rows, as ref_chosen_logps and ref_rejected_logps"
-            )
-        if self.rank and self.strength:
-            raise ResultsError(
-                f"--rank {self.rank} and --strength {self.by_layer or f'{self.scale:g}'} cannot be combined; "
-                "give one of them"
-            )
-        if self.strength == 1:
-            raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
-        if self.by != "span" and self.spans not in ("all", "single"):
-            raise ResultsError(
-                f"--by {self.by} switches {self.by}s of single layers and of all; omit --spans {self.spans}"
-            )
+        for wrong, words in (
+            (self.reference == "off" and self.strength,
+             "--reference off is the model with all adapters off, and --strength scales them; give the "
+             "reference's log-likelihoods in the rows, as ref_chosen_logps and ref_rejected_logps"),
+            (self.rank and self.strength,
+             f"--rank {self.rank} and --strength {self.by_layer or f'{self.scale:g}'} cannot be combined; "
+             "give one of them"),
+            (self.strength == 1, "--strength 1 is the intact model; give another strength, such as 0.5"),
+            (self.by != "span" and self.spans not in ("all", "single"),
+             f"--by {self.by} switches {self.by}s of single layers and of all; omit --spans {self.spans}"),
+        ):  # fmt: skip
+            if wrong:
+                raise ResultsError(words)
 
     @property
     def scale(self) -> float:

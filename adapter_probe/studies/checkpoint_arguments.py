@@ -214,33 +214,27 @@ class Prune(Columned, OnDevice, Encoded, Prompting, Generation, Labelled, Dequan
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
         object.__setattr__(self, "strength", as_strength(self.strength))
-        if isinstance(self.strength, str):
-            if any(one is not None for one in (self.span, self.within, self.rank)):
-                raise ResultsError(
-                    "several strengths say what becomes of every layer; give --strength without --span, "
-                    "--within and --rank"
-                )
-            refuse_full(Path(self.out))
-            return
-        if self.rank is not None and (self.strength or self.within is not None):
-            raise ResultsError(
-                f"--rank {self.rank} says what is kept, so it is given without --strength and --within"
-            )
-        chosen = self.within is None and (self.span, self.rank) != (None, None)
-        if chosen and (self.ablation is not None or self.basis != "estimate"):
-            raise ResultsError(
-                "--ablation and --basis choose a span by --within POINTS; omit them with --span and --rank"
-            )
-        if self.rank is None and (self.span is None) == (self.within is None):
-            raise ResultsError(
-                "give one of --span FIRST-LAST, --within POINTS and, for every layer, --strength LIST"
-            )
-        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+        several = isinstance(self.strength, str)
+        given = [name for name in ("span", "within", "rank") if getattr(self, name) is not None]
+        for wrong, words in (
+            (several and given,
+             "several strengths say what becomes of every layer; give --strength without --span, --within "
+             "and --rank"),
+            ("rank" in given and (self.strength or "within" in given),
+             f"--rank {self.rank} says what is kept, so it is given without --strength and --within"),
+            (given and "within" not in given and (self.ablation is not None or self.basis != "estimate"),
+             "--ablation and --basis choose a span by --within POINTS; omit them with --span and --rank"),
+            (not several and "rank" not in given and len(given) != 1,
+             "give one of --span FIRST-LAST, --within POINTS and, for every layer, --strength LIST"),
+        ):  # fmt: skip
+            if wrong:
+                raise ResultsError(words)
+        if self.within is not None and isinstance(by := self.chosen_by, str | Path):
             from .load import holds_results  # which imports pandas
 
-            if not holds_results(Path(given)):
+            if not holds_results(Path(by)):
                 raise ResultsError(
-                    f"{given} contains no finished ablation; run `adapter-probe ablate {Path(given).parent}` "
+                    f"{by} contains no finished ablation; run `adapter-probe ablate {Path(by).parent}` "
                     "first, give its folder with --ablation, or give --span"
                 )
         refuse_full(Path(self.out))
