@@ -115,16 +115,6 @@ def test_labels_of_a_short_bar_are_thinned_but_keep_zero():
 
 
 @given(drop_lists)
-def test_what_is_drawn_has_the_colour_of_its_level(values):
-    """Matplotlib's norm, on values as they are drawn, agrees with the levels counted by hand."""
-    values = np.array(values)
-    scale = drop_scale(values)
-    colours = levels.mappable(scale)
-    drawn = [to_hex(colours.to_rgba(value)) for value in levels.as_drawn(values)]
-    assert drawn == scale.colours(values)
-
-
-@given(drop_lists)
 def test_a_diverging_scale_is_symmetric_in_its_edges(values):
     values = np.array(values)
     scale = difference_scale(values)

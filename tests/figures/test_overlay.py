@@ -79,7 +79,6 @@ def test_a_table_lies_over_the_panels_of_its_tasks(record, tmp_path):
     assert says(drawing.caption, "other people", "blog")
     rows = drawing.frame[drawing.frame["source"] == "blog"]
     assert sorted(rows["mean"]) == pytest.approx([0.70, 0.79, 0.82])
-    plt.close("all")
 
 
 def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
@@ -97,7 +96,6 @@ def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
     record = TradeoffRecord(Path("t"), sweeps.tradeoff_table(trials), None, None, trials, {})
     ax = tradeoff(record, plt.figure().add_subplot(), overlay=overlay)
     assert {x for _, x, _ in hollow(ax)} == {9175040, 3212749824}
-    plt.close("all")
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,6 @@ def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
         ax = draw(curve, figure.add_subplot())
         assert ax.get_ylim()[0] < 69.1 < ax.get_ylim()[1]
         assert "majority class" in [text.get_text() for text in ax.get_legend().get_texts()]
-    plt.close(figure)
 
 
 @pytest.mark.parametrize("height", [0.6, 3.0])
@@ -208,7 +207,6 @@ def test_a_value_far_below_stands_above_the_axis_however_low(height):
     assert "70.6" in text.get_text()
     for one in (text, mark):
         assert one.get_window_extent().y0 > ax.bbox.y0
-    plt.close(figure)
 
 
 @pytest.mark.filterwarnings("error")
@@ -219,7 +217,6 @@ def test_a_single_std_has_an_axis_around_it(sweep_trials):
     draw_sweep(sweep_series(sweeps.init_sweep_table(trials), trials, False), ax)
     low, high = ax.get_xlim()
     assert low < trials["init_std"].item() < high
-    plt.close(ax.figure)
 
 
 def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
@@ -239,7 +236,6 @@ def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
         tradeoff(trade, task="rte")
     with pytest.raises(ResultsError, match=naming("cola, mnli")):
         tradeoff(trade)
-    plt.close(figure)
 
 
 @pytest.mark.slow
@@ -270,4 +266,3 @@ def test_scores_stand_against_what_the_trials_cost(tradeoff_trials):
     drawn = {round(float(x), 9) for line in ax.lines for x in line.get_xdata() if line.get_marker() != "None"}
     expected = 0.1 + 1e-9 * record.tradeoff["trained_parameters"].to_numpy(float)
     assert set(expected.round(9)) <= drawn
-    plt.close(figure)
