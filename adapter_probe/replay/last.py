@@ -143,18 +143,24 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
     return {module for module, all_finite in finite.items() if all_finite}
 
 
-def only_positions(modules: Sequence[nn.Module], where: Where) -> AbstractContextManager[None]:
-    """Inside, the modules compute some positions of ``[rows, positions, ...]``, and the others are NaN."""
-    return changed({module: _only(where)(module.forward) for module in modules})
+def only_positions(
+    modules: Sequence[nn.Module], where: Where, blank: bool = True
+) -> AbstractContextManager[None]:
+    """Inside, the modules compute some positions of ``[rows, positions, ...]``, and the others are NaN.
+
+    Without `blank` the others are whatever is in memory, which costs less.
+    """
+    return changed({module: _only(where, blank=blank)(module.forward) for module in modules})
 
 
-def _only(where: Where, whole: bool = False, poison: bool = False) -> Callable[..., Any]:
+def _only(where: Where, whole: bool = False, poison: bool = False, blank: bool = True) -> Callable[..., Any]:
     """Makes a forward of some positions out of a forward.
 
     Args:
         where: the positions.
         whole: compute all positions, and forget the others.
         poison: compute all positions, with NaN at the others of every argument.
+        blank: whether the others of a result are NaN.
     """
 
     def change(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,7 +177,9 @@ def _only(where: Where, whole: bool = False, poison: bool = False) -> Callable[.
                 return x.flatten(0, 1)[index][None]
 
             def all_(x: Tensor) -> Tensor:
-                out = x.new_full((shape[0] * shape[1], *x.shape[2:]), torch.nan)
+                out = x.new_empty(shape[0] * shape[1], *x.shape[2:])
+                if blank:
+                    out.fill_(torch.nan)
                 return out.index_copy_(0, index, x[0]).unflatten(0, shape)
 
             def blanked(x: Tensor) -> Tensor:

@@ -32,7 +32,9 @@ from .tensors import blank
 # On a CPU, a library of matrix products generates code for every number of rows in bfloat16, which takes as
 # long as the products of a small batch. With rows of zeros, at most this share, few numbers occur.
 _MOST_ADDED, _ROUNDEST, _READ_AT_ONCE = 0.04, 6, 8
-_UNITS = 8  # of rounding, between a layer's call with one length and with several
+# Of rounding, between a layer's call with one length and with several: a sum over a width is off by more
+# units in a fine precision, where products of other numbers of rows are added in another order.
+_UNITS, _UNITS_OF_HALF = 100, 8
 
 
 class Unpacked(ModelError):
@@ -190,6 +192,7 @@ class WithinTexts:
     Attributes:
         at: the positions that are read of each text, where the others need not be computed.
         folds: keys and values that are folded where `at` is given; None for none.
+        is_blank: whether positions that are not read are NaN, see `Walk`.
         attend: what attends within texts of one length.
         seen: keys and values of every call, while `notes` is true.
         calls: how often attention was called.
@@ -199,6 +202,7 @@ class WithinTexts:
         self._groups, self._width = groups, width
         self.at: Where | None = None
         self.folds: Folds | None = None
+        self.is_blank = True
         self.attend: Callable[..., Tensor] = ATTENTION
         self.seen: list[tuple[Tensor, Tensor]] = []
         self.notes = False
@@ -235,7 +239,7 @@ class WithinTexts:
     def _attend_once(
         self, query: Tensor, key: Tensor, value: Tensor, at: Where, scale: float | None
     ) -> Tensor:
-        """The same for one position of each text; the results at the others are NaN."""
+        """The same for one position of each text."""
         n, heads = query.shape[:2]
         places = torch.cat([at(group.n, group.length) + group.start for group in self._groups])
         asked = query.transpose(1, 2)[:, places]  # [n, texts, heads, head width]
@@ -251,7 +255,9 @@ class WithinTexts:
                 own = self.attend(q.flatten(0, 1)[:, :, None], k, v, None, 0.0, False, **how)
                 each.append(own[:, :, 0].unflatten(0, (n, group.n)))
             found = torch.cat(each, dim=1)
-        out = query.new_full((n, self._width, heads, found.shape[-1]), torch.nan)
+        out = query.new_empty(n, self._width, heads, found.shape[-1])
+        if self.is_blank:
+            out.fill_(torch.nan)
         out[:, places] = found
         return out.transpose(1, 2)
 
@@ -308,7 +314,7 @@ def last_folds(layer: Layer, recorded: Recorded, found: Pack, where: Where) -> F
     with suppress(Unpacked), folds.instead():
         attention.folds = folds
         ours = _with_nan(layer, recorded, k, found, False)
-        if all(alike(x[:, at], y[:, at], _UNITS) for x, y in zip(own, ours) if isinstance(x, Tensor)):
+        if all(_alike(x[:, at], y[:, at]) for x, y in zip(own, ours) if isinstance(x, Tensor)):
             return folds
     return None
 
@@ -317,5 +323,10 @@ def _refuse_other(own: Sequence[Tensor], row: Tensor, found: Pack) -> None:
     """Compare the results of each length with those of the row, but for the first text."""
     for number, (x, y) in enumerate(zip(own, found.apart(row[None]))):
         first = int(number == 0)
-        if not alike(x[first:], y[0, first:], _UNITS):
+        if not _alike(x[first:], y[0, first:]):
             raise Unpacked("a layer returns something else for texts of several lengths in one row")
+
+
+def _alike(own: Tensor, ours: Tensor) -> bool:
+    """Whether the results of two calls of a layer agree up to rounding."""
+    return alike(own, ours, _UNITS if own.dtype.itemsize > 2 else _UNITS_OF_HALF)

@@ -146,13 +146,14 @@ def changed(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     had = {module: vars(module).get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
-            module.forward = forward  # type: ignore[method-assign]
+            vars(module)["forward"] = forward  # as an assignment does, which tries several kinds first
         yield
     finally:
         for module, forward in had.items():
-            vars(module).pop("forward", None)
-            if forward is not None:
-                module.forward = forward
+            if forward is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = forward
 
 
 def flat(args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:

@@ -181,15 +181,17 @@ class Replay:
         """The one position of each text that the head reads, if it does and the reader has no others."""
         return None if self._last is None else self._last[0]
 
-    def in_last(self, read: Reader, pack: Pack | None = None) -> AbstractContextManager[None]:
-        """What holds while the last layer runs."""
+    def in_last(
+        self, read: Reader, pack: Pack | None = None, blank: bool = True
+    ) -> AbstractContextManager[None]:
+        """What holds while the last layer runs; `blank` as in `last.only_positions`."""
         where = None if self._last is None else getattr(read, "where", None) or self._last[0]
         if self._last is None or where is None:
             return nullcontext()
         if pack is not None:
             where = pack.where(where, self._precision.itemsize == 2)
         module = self.layers[-1].module
-        return only_positions([module.get_submodule(name) for name in self._last[1]], where)
+        return only_positions([module.get_submodule(name) for name in self._last[1]], where, blank)
 
     def twin(self) -> Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""

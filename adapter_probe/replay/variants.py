@@ -31,6 +31,7 @@ from .tensors import blank, picked, split
 from .two_weights import TwoWeights
 
 _FEW = 0.25  # of the rows, which a map may compute twice
+_MOST_BITS = 32  # sites whose states are one number
 _COST_OF_COPIES = 0.04  # of a layer's products, measured on LoRA in all maps of a model of width 576
 Set = Callable[[nn.Module, bool], None]
 """Switches a module on or off."""
@@ -137,10 +138,22 @@ class Rows:
     def told_apart(self, sites: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """The first of the rows that are alike in these sites and in their states, and each row's place."""
         if sites not in self.alike:
-            keys = np.column_stack([self.node, self.on[:, list(sites)]])
-            _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-            self.alike[sites] = first, place.reshape(-1)
+            kinds, kind = self.kinds(sites)
+            keys = self.node * len(kinds) + kind  # ordered by the node, then by the sites
+            _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+            self.alike[sites] = first, place
         return self.alike[sites]
+
+    def kinds(self, sites: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct rows of `on` in these sites, in order, and the place of each row among them."""
+        on = self.on[:, list(sites)]
+        if len(sites) > _MOST_BITS:
+            kinds, kind = np.unique(on, axis=0, return_inverse=True)
+            return kinds, kind.reshape(-1)
+        # As numbers, whose order is that of the rows: sorting those of two axes takes several times as long.
+        numbers = on @ (1 << np.arange(len(sites), dtype=np.int64)[::-1])
+        _, first, kind = np.unique(numbers, return_index=True, return_inverse=True)
+        return on[first], kind
 
 
 @contextmanager
@@ -175,7 +188,7 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         if len(first) == len(rows.node):
             return forward(*args, **kwargs)
         out = _on_some(forward, args, kwargs, given_axes, current, first, part.sites)
-        leaves, spec = tree_flatten(out)
+        leaves, spec = ([out], None) if isinstance(out, Tensor) else tree_flatten(out)
         index = torch.from_numpy(place)
         every = [
             blank(x, axis, len(first), len(place))
@@ -185,7 +198,7 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         ]
         rows.once |= {(part.sites, id(x)): own for x, own in zip(every, leaves) if isinstance(x, Tensor)}
         rows.kept += every
-        return tree_unflatten(every, spec)
+        return every[0] if spec is None else tree_unflatten(every, spec)
 
     return called
 
@@ -198,21 +211,21 @@ def _one_kind_at_a_time(
 
     def called(*args: Any, **kwargs: Any) -> Any:
         rows, (given_axes, out_axes) = current[-1], next(calls)
-        kinds, kind = np.unique(rows.on[:, list(part.sites)], axis=0, return_inverse=True)
+        kinds, kind = rows.kinds(part.sites)
         n, found = len(rows.node), []
         if len(kinds) == 2 and isinstance(module, Switchable) and module.only_adds:
             switch(module, False)
             if module.disable_adapters:  # and not scaled
                 switch(module, True)
-                on = np.flatnonzero(kind.reshape(-1))
+                on = np.flatnonzero(kind)
                 return _added(module, args, given_axes, current, on)
-        order = np.argsort(-np.bincount(kind.reshape(-1)), kind="stable")  # the most frequent first
+        order = np.argsort(-np.bincount(kind), kind="stable")  # the most frequent first
         most = int((kind == order[0]).sum())
         again = rows.all_at_once and isinstance(module, TwoWeights) and n - most <= _FEW * n
         change = module.change if again and len(kinds) == 2 and module.has_change else None
         with changed({module: forward}):  # a switch may change the forward
             for number in order.tolist():
-                index = np.flatnonzero(kind.reshape(-1) == number)
+                index = np.flatnonzero(kind == number)
                 switch_all(switched, rows.on[index[0]], switch)
                 if len(index) == n or (again and number == order[0]):
                     found.append((np.arange(n), module.forward(*args, **kwargs)))
@@ -246,11 +259,16 @@ def _added(
     It is changed in place: whoever returned it gave it to nobody else. The result is another object, because
     rows are known by the identity of tensors.
     """
-    x = args[0]
+    x, n, axis = args[0], len(current[-1].node), axes[0]
     given = args[: module.change_reads]
-    change = _on_some(module.change, given, {}, axes[: len(given)], current, on)
-    _add(x, change, axes[0], len(current[-1].node), on)
-    return x.view_as(x)
+    if n - len(on) > _FEW * n or axis is None:
+        change = _on_some(module.change, given, {}, axes[: len(given)], current, on)
+        _add(x, change, axis, n, on)
+        return x.view_as(x)
+    change = module.change(*given)  # of all rows, which costs less than a copy of most of them
+    off = torch.from_numpy(np.setdiff1d(np.arange(n), on)).to(x.device)
+    split(change, axis, n).index_fill_(0, off, 0.0)
+    return x.add_(change).view_as(x)
 
 
 def _on_some(
@@ -263,7 +281,8 @@ def _on_some(
         UnknownRows: it is given something else than in the example.
     """
     rows, where = current[-1], torch.from_numpy(index)
-    leaves, spec = tree_flatten((args, kwargs))
+    plain = not kwargs and all(isinstance(x, Tensor) for x in args)  # as most are; a tree takes longer
+    leaves, spec = (list(args), None) if plain else tree_flatten((args, kwargs))
     if len(leaves) != len(axes):
         raise UnknownRows("a module of a layer is called differently for a batch and for the example")
     known: dict[int, int | None] = {}
@@ -277,7 +296,7 @@ def _on_some(
             there = None if once is None else rows.once.get((once, id(x)))
             leaves[number] = picked(x, own, len(rows.node), where) if there is None else there
             known[id(leaves[number])] = own
-    args, kwargs = tree_unflatten(leaves, spec)
+    args, kwargs = (tuple(leaves), {}) if spec is None else tree_unflatten(leaves, spec)
     current.append(Rows(rows.node[index], rows.on[index], known, all_at_once=rows.all_at_once))
     try:
         return forward(*args, **kwargs)

@@ -80,6 +80,8 @@ class Walk:
         each_pass: called before every call of a layer.
         units: the parts of the batch that nodes are copies of, see `Source`.
         pack: the texts of several lengths that the batch is one row of, see `packing`; None of others.
+        is_blank: whether positions of the last layer that are not read are NaN, so that reading them shows.
+            Of copies of the whole batch the first pass shows it for all.
     """
 
     switched: Any
@@ -92,6 +94,7 @@ class Walk:
     each_pass: Callable[[], None]
     units: int = 1
     pack: Pack | None = None
+    is_blank: bool = True
 
     def outputs(self, masks: np.ndarray) -> Tensor:
         """The output under every mask ``[variants, columns]``, as ``[variants, ...]``."""
@@ -249,15 +252,17 @@ class Walk:
         """What holds while a layer runs."""
         with ExitStack() as stack:
             if is_last:
-                stack.enter_context(self.switched.in_last(self.read, self.pack))
+                stack.enter_context(self.switched.in_last(self.read, self.pack, self.is_blank))
             if self.pack is not None:
                 attention = self.pack.attention
+                attention.is_blank = self.is_blank
                 attention.at = self.switched.read_position if is_last else None
                 attention.folds = self.switched.folds if attention.at is not None else None
                 if attention.folds is not None:
                     stack.enter_context(attention.folds.instead())
                 stack.enter_context(attention.here())
             yield
+        self.is_blank = self.is_blank and not (is_last and self.units == 1)
 
     def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
         """The states before the call, of which rows of the call are copies."""
