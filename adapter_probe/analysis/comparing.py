@@ -270,9 +270,9 @@ def check_comparable(
     studies: Sequence[AblationResults], names: Sequence[str], what: str = "compared"
 ) -> None:
     """Refuse studies that cannot be compared, or whatever else is to be done with them."""
-    one = studies[0]
     done = [done_text("ablated", strength_of(s.identity), s.settings.get("rank") or 0) for s in studies]
     for other, name, off in zip(studies[1:], names[1:], done[1:]):
+        one = studies[0]
         pair, kinds = f"{names[0]} and {name} cannot be {what}", (study_kind(one), study_kind(other))
         same_data = one.identity.get("data") == other.identity.get("data")
         for differ, why in (
