@@ -86,16 +86,11 @@ def heatmap(
     for place in axes[1:]:  # whose rows are those of the first
         place.set_ylabel("")
     if colorbar:
-        line, label, metric = (
-            span_grid.drawn_tolerance(grids, tolerance),
-            grids[0].label,
-            grids[0].words.metric,
-        )
+        line = span_grid.drawn_tolerance(grids, tolerance)
+        label, metric = grids[0].label, grids[0].words.metric
         if isinstance(record, AblationRecord) and other is not None and metric != "accuracy":
-            label, metric = (
-                ablation_words.drop_label([record], None),
-                None,
-            )  # the published drops are of accuracy
+            # The published drops are of accuracy.
+            label, metric = ablation_words.drop_label([record], None), None
         draw_colorbar(scale, axes, span_grid.bar_label(label, line, metric), line)
     return ax
 

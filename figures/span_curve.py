@@ -244,10 +244,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             lines = [line_of_spans(record, paper=options.paper) for record in alike]
             published = [line.published for line in lines if line.published is not None]
             theirs = pd.concat(published).drop_duplicates() if published else None
-            names, metric = (
-                [ablation_words.study_label(record) for record in alike],
-                ablation_words.common_metric(alike),
-            )
+            names = [ablation_words.study_label(record) for record in alike]
+            metric = ablation_words.common_metric(alike)
             title = f"{' and '.join(dict.fromkeys(names))}: {drop_name(metric)} by span of layers "
             title += alike[0].summary.done
             numbers = joined([(name, line.frame) for name, line in zip(names, lines)], theirs)

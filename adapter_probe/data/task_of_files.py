@@ -119,11 +119,11 @@ def _of_labels(
             metric = default_metric("multilabel")
             return replace(task, kind="multilabel", metric=metric, columns=columns, encoding=encoding)
     found = find_task(
-        **{split: files},
+        **{split: files},  # type: ignore[arg-type]
         kind=task.kind,
         name=task.name,
         encoding=encoding,
-        reads=task.reads,  # type: ignore[arg-type]
+        reads=task.reads,
     )
     if task.about.has_classes:
         found = replace(found, label_names=_names(task, found, files, checkpoint))

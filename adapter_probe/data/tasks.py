@@ -104,6 +104,8 @@ def find_task(
             no files.
         reads: see `TaskSpec`.
     """
+    if metric == "":
+        raise DataError("--metric has no name; leave it out for the usual one of the task")
     if folder is not None and Path(folder).is_file():
         train, folder = train or folder, None
     chosen = None if preset is None else find_preset(preset)

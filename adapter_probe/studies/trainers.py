@@ -87,7 +87,7 @@ def as_evaluated(
 ) -> tuple[Subject, OpenedPeft, Examples | None]:
     """A trainer's open model and batches, if it has these, with its metric and what a study does otherwise.
 
-    `of_own_set`: whether the examples are those that the trainer evaluates.
+    With `of_own_set` the examples are those that the trainer evaluates.
     """
     notes, unused = [], getattr(trainer, "compute_metrics", None) is not None and subject.metric is None
     if metric is not None:
