@@ -259,16 +259,11 @@ def _added(
     It is changed in place: whoever returned it gave it to nobody else. The result is another object, because
     rows are known by the identity of tensors.
     """
-    x, n, axis = args[0], len(current[-1].node), axes[0]
+    x = args[0]
     given = args[: module.change_reads]
-    if n - len(on) > _FEW * n or axis is None:
-        change = _on_some(module.change, given, {}, axes[: len(given)], current, on)
-        _add(x, change, axis, n, on)
-        return x.view_as(x)
-    change = module.change(*given)  # of all rows, which costs less than a copy of most of them
-    off = torch.from_numpy(np.setdiff1d(np.arange(n), on)).to(x.device)
-    split(change, axis, n).index_fill_(0, off, 0.0)
-    return x.add_(change).view_as(x)
+    change = _on_some(module.change, given, {}, axes[: len(given)], current, on)
+    _add(x, change, axes[0], len(current[-1].node), on)
+    return x.view_as(x)
 
 
 def _on_some(
