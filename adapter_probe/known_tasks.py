@@ -22,6 +22,7 @@ class KnownTask:
         label_names: the classes in the hub's order: a file's 0 is the first, its 1 the second. Where the
             metric is F1, the last is the positive one.
         texts: the hub's columns of the text, or of both texts of a pair, or of question and context.
+        target: the hub's column of what is right.
         collection: name of the collection on the hub.
         config: its configuration on the hub; the name of the task if it is empty.
         validation: the hub's name of the validation split.
@@ -34,6 +35,7 @@ class KnownTask:
     table_metrics: tuple[str, ...]
     label_names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ("sentence1", "sentence2")
+    target: str = "label"
     collection: str = "nyu-mll/glue"
     config: str = ""
     validation: str = "validation"
@@ -72,7 +74,7 @@ KNOWN_TASKS = {
         _classified("rte", "RTE", "accuracy", _ENTAILS),
         KnownTask(
             "squad", "SQuAD", "extractive", "squad_f1", ("squad_f1", "exact_match"), (),
-            ("question", "context"), "rajpurkar/squad", "plain_text",
+            ("question", "context"), "answers", "rajpurkar/squad", "plain_text",
         ),
     )
 }  # fmt: skip

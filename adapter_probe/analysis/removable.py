@@ -170,11 +170,8 @@ def bounds_of_chosen(
         study: whether the spans were ablated or kept.
         n_families: the number of stacks from which a span is chosen.
     """
-    ends, units, order = (
-        spans[["first", "last"]].to_numpy(),
-        score_changes.span_units(spans),
-        score_changes.span_order(spans),
-    )
+    ends = spans[["first", "last"]].to_numpy()
+    units, order = score_changes.span_units(spans), score_changes.span_order(spans)
     alike = np.full(len(spans), len(spans))
     if units is not None and len(spans) == len(units) * (len(units) + 1) // 2:
         length = np.searchsorted(units[:, 0], ends[:, 1], side="right") - np.searchsorted(

@@ -92,7 +92,7 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
 
 def _refuse_unfit(folder: Path, found: AnyBase, of_base: AnyBase) -> None:
     """Refuse a model and a base of which one is quantised, or that are of two families."""
-    kind, own = of_base.config.model_type, found.config.model_type
+    family, own = of_base.config.model_type, found.config.model_type
     if method := method_of(of_base.fields):
         raise CheckpointError(
             f"base {of_base.name} is quantised with {method}, so its tensors are not those that checkpoint "
@@ -103,9 +103,9 @@ def _refuse_unfit(folder: Path, found: AnyBase, of_base: AnyBase) -> None:
             f"checkpoint {folder} is a whole model quantised with {method}, whose tensors have no difference "
             "to those of its base; give the unquantised model"
         )
-    if kind != own:
+    if family != own:
         raise CheckpointError(
-            f"base {of_base.name} is a {kind} model and checkpoint {folder} a {own} model; give the model "
+            f"base {of_base.name} is a {family} model and checkpoint {folder} a {own} model; give the model "
             "that it was fine-tuned from with --base"
         )
 

@@ -155,8 +155,12 @@ class Rows:
 
     def texts(self, name: str) -> list[str]:
         """One column's values, each a string that UTF-8 can hold."""
-        self.column(name)
-        return [row.text(name) for row in self]
+        values = self.column(name)
+        try:
+            "".join(values).encode()
+        except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
+            return [row.text(name) for row in self]
+        return values
 
 
 def fingerprint_of(content: object, sort_keys: bool = False) -> str:

@@ -118,7 +118,7 @@ def _in_common(tasks: Mapping[str, tuple[Form, Sequence[str]]]) -> tuple[Form, l
             f"lm-eval tasks {listed(forms.values())} have rows of form {listed(forms)}; give one at a time"
         )
     ((form, first),) = forms.items()
-    metrics = [metric for metric in tasks[first][1] if all(metric in own for _, own in tasks.values())]
+    metrics = [one for one in tasks[first][1] if all(one in own for _, own in tasks.values())]
     if not metrics:
         raise DataError(f"lm-eval tasks {listed(tasks)} have no metric in common; give one at a time")
     return form, metrics

@@ -55,7 +55,7 @@ def preset_columns(task: KnownTask, rows: Rows) -> Columns:
     """The columns of a known task in a file: those of the hub, or CoLA's own without a header."""
     if task is KNOWN_TASKS["cola"] and is_raw_cola(rows):
         return RAW_COLA
-    own = (*task.texts, "answers" if task.kind == "extractive" else "label")
+    own = (*task.texts, task.target)
     if set(own) <= set(rows.names):
         return Columns(own[0], own[1] if len(own) > 2 else None, own[-1])
     raise DataError(

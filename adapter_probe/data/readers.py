@@ -35,8 +35,8 @@ SPLIT_WORDS = frozenset(_SPLIT_WORDS)
 """Words that name a split."""
 _SUFFIXES = (*READERS, PARQUET)
 _LINES_OF_TEXT = (
-    ". Words with tags are in a file named .conll; convert lines such as 'label:text' with sed 's/:/\\t/' "
-    "FILE.txt > FILE.tsv and name the columns with --columns label=0,text=1"
+    ". Rename a file of words with tags to FILE.conll; convert lines such as 'label:text' with sed "
+    "'s/:/\\t/' FILE.txt > FILE.tsv and name the columns with --columns label=0,text=1"
 )
 _LFS = b"version https://git-lfs.github.com/spec/"
 

@@ -82,13 +82,14 @@ def _messages(
         roles: the roles that all may have; any if there are none.
     """
     value: Any = row.record[column]
+    known = f" and the roles {listed(roles)}" if roles else ""
     good = isinstance(value, list) and len(value) >= least and all(isinstance(m, dict) for m in value)
     if not good or (last and value[-1].get("role") not in last):
         several = "two or more messages" if least > 1 else "messages"
         own = f", the last one of the {last[0]}" if last else ""
-        raise row.error(column, f"{several}{own}{after}")
+        each = f", with a text as content{known}" if roles else ""
+        raise row.error(column, f"{several}{own}{after}{each}")
     if not all(is_text(m.get("content")) and (not roles or m.get("role") in roles) for m in value):
-        known = f" and the roles {listed(roles)}" if roles else ""
         raise row.error(column, f"messages with a text as content each{known}")
     return value
 

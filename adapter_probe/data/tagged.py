@@ -24,7 +24,7 @@ from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
 from adapter_probe.formulas import NO_CLASS, NO_WORD
 from adapter_probe.kinds.tags import entity_types
-from adapter_probe.metrics import BY_NAME, about
+from adapter_probe.metrics import about
 from adapter_probe.startup import import_needed
 
 _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")
@@ -196,7 +196,7 @@ def tag_metric(names: Sequence[str]) -> str:
 
 def refuse_unscorable(metric: str, names: Sequence[str]) -> None:
     """Refuse the F1 of entities if there are none, or without the package that finds them."""
-    if metric not in BY_NAME or not BY_NAME[metric].is_of_entities:  # such as one of lm-evaluation-harness
+    if not about(metric).is_of_entities:
         return
     if not entity_types(names):
         raise DataError(

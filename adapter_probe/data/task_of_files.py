@@ -67,7 +67,9 @@ def given_task(
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
-    if unlabelled and (task.kind == "embedding" or (files and task.about.one_class)):
+    if unlabelled and task.kind == "embedding":
+        return _of_texts(task, files, encoding)
+    if unlabelled and files and task.about.one_class:
         return _compared(task, files, split, checkpoint, encoding)
     if task.files or split not in SPLITS:
         return task
@@ -78,18 +80,21 @@ def given_task(
     return _of_labels(task, files, split, checkpoint, encoding)
 
 
-def _compared(
-    task: TaskSpec, files: Sequence[str | Path], split: str, checkpoint: str | Path, encoding: str
-) -> TaskSpec:
-    """The task of texts whose outputs are compared with the intact model's; by their labels if they fit."""
+def _of_texts(task: TaskSpec, files: Sequence[str | Path], encoding: str) -> TaskSpec:
+    """The task of texts whose embeddings are compared with the intact model's."""
     if not files:
         raise DataError(
             "without labels, embeddings are compared with the intact model's; give the texts as --data FILE"
         )
-    if task.kind == "embedding":
-        rows = read_source(files[0], (), encoding, task.reads)
-        columns = contrast_columns(rows.names) or text_columns(rows)
-        return replace(task, columns=columns, preset=None, encoding=encoding)
+    rows = read_source(files[0], (), encoding, task.reads)
+    columns = contrast_columns(rows.names) or text_columns(rows)
+    return replace(task, columns=columns, preset=None, encoding=encoding)
+
+
+def _compared(
+    task: TaskSpec, files: Sequence[str | Path], split: str, checkpoint: str | Path, encoding: str
+) -> TaskSpec:
+    """The task of texts whose classes are compared with the intact model's; by their labels if they fit."""
     with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
         own = given_task(task, files, split, checkpoint, encoding, reads=task.reads)
         given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})

@@ -104,8 +104,8 @@ def find_task(
             no files.
         reads: see `TaskSpec`.
     """
-    if metric == "":
-        raise DataError("--metric has no name; leave it out for the usual one of the task")
+    if metric is not None and not metric:
+        raise DataError("--metric is empty; name a metric, or omit it for the task's default metric")
     if folder is not None and Path(folder).is_file():
         train, folder = train or folder, None
     chosen = None if preset is None else find_preset(preset)

@@ -294,7 +294,8 @@ def _metric_of_given(arguments: AblationArguments, task: TaskSpec, examples: Exa
     check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     if task.about.is_language_model:
         metric = choose_metric(arguments.metric, examples.rows)
-    refuse_unscorable(metric, task.label_names)
+    if task.about.of_words:
+        refuse_unscorable(metric, task.label_names)
     targets = examples.labels.ndim == 2 and not task.about.has_classes
     if targets and not isinstance(metric, CustomMetric):
         raise DataError(
@@ -406,7 +407,8 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
             "--precision mixed is not possible with --metric kl: only predicted classes are checked against "
             "rounding, and not their probabilities; give float32, float64 or bfloat16, or --metric agreement"
         )
-    refuse_unscorable(metric, task.label_names)
+    if task.about.of_words:
+        refuse_unscorable(metric, task.label_names)
     if split not in SPLITS:
         raise DataError(must_be("--split", f"one of {', '.join(SPLITS)}", split))
     source = task

@@ -146,7 +146,7 @@ def changed(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     had = {module: vars(module).get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
-            vars(module)["forward"] = forward  # as an assignment does, which tries several kinds first
+            vars(module)["forward"] = forward  # what an assignment comes to, after checks
         yield
     finally:
         for module, forward in had.items():

@@ -211,21 +211,21 @@ def _one_kind_at_a_time(
 
     def called(*args: Any, **kwargs: Any) -> Any:
         rows, (given_axes, out_axes) = current[-1], next(calls)
-        kinds, kind = rows.kinds(part.sites)
+        kinds, place = rows.kinds(part.sites)
         n, found = len(rows.node), []
         if len(kinds) == 2 and isinstance(module, Switchable) and module.only_adds:
             switch(module, False)
             if module.disable_adapters:  # and not scaled
                 switch(module, True)
-                on = np.flatnonzero(kind)
+                on = np.flatnonzero(place)
                 return _added(module, args, given_axes, current, on)
-        order = np.argsort(-np.bincount(kind), kind="stable")  # the most frequent first
-        most = int((kind == order[0]).sum())
+        order = np.argsort(-np.bincount(place), kind="stable")  # the most frequent first
+        most = int((place == order[0]).sum())
         again = rows.all_at_once and isinstance(module, TwoWeights) and n - most <= _FEW * n
         change = module.change if again and len(kinds) == 2 and module.has_change else None
         with changed({module: forward}):  # a switch may change the forward
             for number in order.tolist():
-                index = np.flatnonzero(kind == number)
+                index = np.flatnonzero(place == number)
                 switch_all(switched, rows.on[index[0]], switch)
                 if len(index) == n or (again and number == order[0]):
                     found.append((np.arange(n), module.forward(*args, **kwargs)))

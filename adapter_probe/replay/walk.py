@@ -81,7 +81,7 @@ class Walk:
         units: the parts of the batch that nodes are copies of, see `Source`.
         pack: the texts of several lengths that the batch is one row of, see `packing`; None of others.
         is_blank: whether positions of the last layer that are not read are NaN, so that reading them shows.
-            In copies of a batch the first pass shows it: masks change states, not what the head reads.
+            The first pass over copies of a batch shows it: the head reads the same positions of all.
     """
 
     switched: Any

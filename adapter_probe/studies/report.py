@@ -211,10 +211,10 @@ def texts_of(
     split, source = str(results.settings.get("split", "validation")), (checkpoint or folder) / DESCRIPTION
     task = None if described is None else described.get("task")
     wanted, tried = results.identity.get("data", {}).get("fingerprint"), False
-    for fingerprint, found in _candidates(results, paths, given, split, task, str(source)):
+    writes = isinstance(results.scored, Written)
+    for fingerprint, found in _candidates(results, writes, paths, given, split, task, str(source)):
         tried = True
         if fingerprint == wanted:
-            writes = isinstance(results.scored, Written)
             return replace(found, written=_written(folder, results)) if writes else found
     if tried:
         name = results.settings.get("task", "")
@@ -228,10 +228,11 @@ def texts_of(
 
 
 def _candidates(
-    results: AblationResults, paths: tuple[str, ...], encoding: str, split: str, task: object, source: str
-) -> Iterator[tuple[str, ExampleTexts]]:
+    results: AblationResults, writes: bool, paths: tuple[str, ...], encoding: str, split: str, task: object,
+    source: str,
+) -> Iterator[tuple[str, ExampleTexts]]:  # fmt: skip
     """Fingerprint and texts of all rows that may be the examples of an ablation."""
-    n_examples, writes = results.n_examples, isinstance(results.scored, Written)
+    n_examples = results.n_examples
     if not (writes or isinstance(results.scored, Choices)):
         specs = _tasks(results, paths, encoding, task, source, split)
         yield from (_load(spec, split, n_examples) for spec in specs)

@@ -335,7 +335,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
             {"metric": "f1"},
             "'f1'; 3 labels; accuracy, mcc",
         ),
-        (BINARY, {"metric": ""}, "--metric has no name"),
+        (BINARY, {"metric": ""}, "--metric is empty"),
         (BINARY, {"kind": "sorting"}, "'sorting'; classification, regression"),
     ],
 )

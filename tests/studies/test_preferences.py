@@ -214,7 +214,7 @@ GOOD = TEXTS[0]
         ([{**GOOD, "chosen": 3}], {}, ("line 1", "'chosen'", "3", "string")),
         ([{**GOOD, "chosen": chat("a", "b")}], {}, ("line 1", "'rejected'", "messages")),
         ([{**CHATS[0], "chosen": [turn("user", "a")]}], {}, ("line 1", "'chosen'", "last", "assistant")),
-        ([{**CHATS[0], "chosen": [turn("bot", "a")]}], {}, ("line 1", "'chosen'", "'bot'", "assistant")),
+        ([{**CHATS[0], "chosen": [turn("bot", "a")]}], {}, ("line 1", "'chosen'", "'bot'", "'assistant'")),
         ([{**CHATS[0], "prompt": [turn("user", 3)]}], {}, ("line 1", "'prompt'", "messages", "content")),
         ([{**GOOD, "ref_chosen_logps": "x"}], {}, ("line 1", "'ref_chosen_logps'", "'x'", "nats")),
         ([GOOD], {"metric": "acc_norm"}, ("acc_norm", "preference", "pairwise_accuracy")),
