@@ -290,7 +290,7 @@ def _metric_of_given(arguments: AblationArguments, task: TaskSpec, examples: Exa
     """The metric of examples that were given as batches."""
     if arguments.generate:
         raise DataError("generate=True takes data= with prompt and answer; batches= are not continued")
-    metric = arguments.metric or task.metric
+    metric = task.metric if arguments.metric is None else arguments.metric
     check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     if task.about.is_language_model:
         metric = choose_metric(arguments.metric, examples.rows)
@@ -394,7 +394,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
                 f"{arguments.checkpoint} is {task.kind}"
             )
         asked = generated_metric(asked)
-    metric = asked or task.metric
+    metric = task.metric if asked is None else asked
     if not generation.generate and not any(map(is_task, data)):
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     if arguments.settings.precision == "mixed" and not task.about.one_class:
@@ -427,7 +427,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         if examples.rows.scored.are_preferences:
             refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
-        metric = choose_metric(asked or own, examples.rows)
+        metric = choose_metric(own if asked is None else asked, examples.rows)
         if about(metric).of_numbers:
             refuse_without_number([row.choices for row in examples.rows.rows], examples.rows.name)
         return task, examples, metric

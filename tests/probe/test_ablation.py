@@ -226,9 +226,10 @@ def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: 
     assert np.array_equal(results.scored_with, train.labels[:10])
 
 
-def test_an_unfit_metric_is_refused(checkpoint: Path):
-    with pytest.raises(DataError, match="spearman"):
-        prepare_ablation(AblationArguments(str(checkpoint), metric="spearman"), DEVICE)
+@pytest.mark.parametrize("metric", ["spearman", ""])
+def test_an_unfit_metric_is_refused(checkpoint: Path, metric: str):
+    with pytest.raises(DataError, match=f"'{metric}' does not fit classification; allowed: accuracy, mcc"):
+        prepare_ablation(AblationArguments(str(checkpoint), metric=metric), DEVICE)
 
 
 def test_the_speed_of_many_variants_is_measured_on_some_of_them(
