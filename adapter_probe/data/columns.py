@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
-from adapter_probe.data.forms import both_meant, filled, first_values, refuse_disagreeing
+from adapter_probe.data.forms import both_meant, refuse_disagreeing
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
 from adapter_probe.data.readers import is_raw_cola, uncompressed
 from adapter_probe.data.request_rows import refuse_other_rows
 from adapter_probe.data.task_spec import RAW_COLA, Columns
 from adapter_probe.errors import DataError, listed, shown
+from adapter_probe.kinds.task import TaskKind
 
 # In order of preference, compared in lower case.
 _PAIRS = (
@@ -32,16 +33,14 @@ _SECONDS = ("context", "passage", "paragraph", "document", "article", "query", "
 _SECONDS += ("evidence", "aspect", "text_pair", "text2", *(name for pair in _PAIRS for name in pair))
 LABEL_COLUMNS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
 LABEL_COLUMNS += ("score", "stars", "rating", "quality", "relatedness_score")
-_LAYOUTS = {None: (*LABELLED, *SCORED), "regression": (*LABELLED, *COMPARED, *PREFERENCES)}
-"""As what rows may be meant, by the kind of task; those of classes are labelled texts."""
 _HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
 
 
-def choose_columns(rows: Rows, kind: str | None) -> Columns:
+def choose_columns(rows: Rows, known: TaskKind | None) -> Columns:
     """The columns with usual names; others are given such names before, see `with_columns`.
 
     Args:
-        kind: the kind of task, if it is known.
+        known: the kind of task; None where the rows are to say it.
     """
     if set(QUESTION_COLUMNS[1:]) <= set(rows.names):
         return Columns(*QUESTION_COLUMNS[1:])
@@ -51,10 +50,10 @@ def choose_columns(rows: Rows, kind: str | None) -> Columns:
     if text is None:
         refuse_other_rows(rows.path, rows.names)
     elif text_b is None:
-        _refuse_second(rows, text, label, kind)
+        _refuse_second(rows, text, label, known)
     if text is None or label is None:
         missing = f"no {'label' if text else 'text'} column found (columns: {listed(rows.names)})"
-        raise DataError(f"{rows.path}: {missing}{_example(rows, kind)}")
+        raise DataError(f"{rows.path}: {missing}{_example(rows, known)}")
     head = [str(rows.records[0].get(name)).strip() for name in (text, label)]
     first, usual = head[1], {*_TEXTS, *(name for pair in _PAIRS for name in pair)}
     if first.lower() in LABEL_COLUMNS and head[0].lower() in usual:
@@ -77,7 +76,7 @@ def _usual(rows: Rows, texts: Sequence[str]) -> tuple[str | None, str | None, st
 
 def _refuse_others(rows: Rows, chosen: Columns) -> None:
     """Refuse rows with other labels or other pairs, of which nothing says which are meant."""
-    there = {name.lower(): name for name in filled(rows) if name not in chosen.names}
+    there = {name.lower(): name for name in rows.first_values if name not in chosen.names}
     labels = [there[name] for name in LABEL_COLUMNS if name in there]
     refuse_disagreeing(rows, chosen.label, labels, chosen.names)
     pairs = [(there[a], there[b]) for a, b in _PAIRS if a in there and b in there and chosen.text_b]
@@ -85,13 +84,13 @@ def _refuse_others(rows: Rows, chosen: Columns) -> None:
         raise both_meant(rows, " and ".join(chosen.names[:2]), " and ".join(pairs[0]), chosen.names)
 
 
-def _refuse_second(rows: Rows, text: str, label: str | None, kind: str | None) -> None:
+def _refuse_second(rows: Rows, text: str, label: str | None, known: TaskKind | None) -> None:
     """Refuse to read a single text where another column holds texts that may belong to it."""
     others = [name for name in rows.every_name if name not in (text, label) and name.lower() in _SECONDS]
     alone = text if text.lower() in _TEXTS else f"text={text}"
     rest = f",{label}" if label else ""
-    queries = kind == "regression" and label is None
-    compared = how_to_read(first_values(rows), COMPARED) if queries else ""
+    queries = known is not None and known.is_number and label is None
+    compared = how_to_read(rows.first_values, COMPARED) if queries else ""
     for name in others:
         if any(is_text(record.get(name)) and record[name] for record in rows.records):
             raise DataError(
@@ -101,22 +100,23 @@ def _refuse_second(rows: Rows, text: str, label: str | None, kind: str | None) -
             )  # fmt: skip
 
 
-def _example(rows: Rows, kind: str | None) -> str:
-    """How columns are named where not all have a usual name."""
-    if hint := how_to_read(first_values(rows), _LAYOUTS.get(kind, LABELLED)):
+def _example(rows: Rows, known: TaskKind | None) -> str:
+    """How columns are named where not all have a usual name, as rows of the kind or else of any have them."""
+    of_number = known is not None and known.is_number
+    others = SCORED if known is None else (*COMPARED, *PREFERENCES) if of_number else ()
+    if hint := how_to_read(rows.first_values, (*LABELLED, *others)):
         return hint
     text = _first_text(rows)
     text = text if text.lower() in _TEXTS else f"text={text}"
-    others = ", of embeddings query=A,positive=B, of preferences prompt=A,chosen=B,rejected=C"
-    others = others if kind == "regression" else ""
+    ways = ", of embeddings query=A,positive=B, of preferences prompt=A,chosen=B,rejected=C"
     delimited = uncompressed(str(rows.path)).suffix.lower() in (".csv", ".tsv")
     by_number = " (text=1,label=0 of a file without a header)" if delimited else ""
-    return f"; name them with --columns {text},label=COLUMN{by_number}{others}"
+    return f"; name them with --columns {text},label=COLUMN{by_number}{ways if of_number else ''}"
 
 
 def _first_text(rows: Rows) -> str:
     """The first column that may have texts, as a suggestion."""
-    values = first_values(rows).items()
+    values = rows.first_values.items()
     return next((n for n, value in values if is_text(value) and not n.lower().endswith("id")), "COLUMN")
 
 

@@ -16,6 +16,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
@@ -26,6 +27,8 @@ from adapter_probe.errors import DataError, install_extra, listed, one_line, oth
 QUESTION_COLUMNS = ("id", "question", "context", "answers")
 TAG_COLUMNS = ("tokens", "tags")
 _NEW_DOCUMENT = "-DOCSTART-"  # in CoNLL 2003, between documents
+EMPTY = (None, "", [], {})
+"""What a row holds where it holds nothing."""
 
 
 class Asked(ChainMap[str, object]):
@@ -65,9 +68,9 @@ class RowOf:
 
     def filled(self, column: str) -> str:
         """A text that must not be empty."""
-        if not self.text(column):
+        if not (value := self.text(column)):
             raise self.error(column, "some text")
-        return self.text(column)
+        return value
 
     def label(self, column: str) -> str:
         """The name of a part of the data; nothing where it is missing."""
@@ -139,6 +142,15 @@ class Rows:
     def every_name(self) -> tuple[str, ...]:
         """The columns of all rows; `names` has those of the first."""
         return tuple(dict.fromkeys(name for record in self.records for name in record))
+
+    @cached_property
+    def first_values(self) -> dict[str, object]:
+        """The first value of every column that holds something in some row."""
+        found = (
+            (name, next((x for x in (record.get(name) for record in self.records) if x not in EMPTY), None))
+            for name in self.every_name
+        )
+        return {name: value for name, value in found if value is not None}
 
     def __iter__(self) -> Iterator[RowOf]:
         return (RowOf(place, Asked(record, self.asked)) for place, record in zip(self.places, self.records))
@@ -231,8 +243,8 @@ def looks_like_cola(fields: list[str]) -> bool:
 
 
 def _read_jsonl(path: Path, text: str, columns: Sequence[str]) -> Rows:
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    return _objects(path, [(f"line {number}", _parse(path, line, number)) for number, line in lines])
+    lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+    return _objects(path, [(f"{path} line {number}", _parse(path, line, number)) for number, line in lines])
 
 
 def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
@@ -246,7 +258,7 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
         return Rows(path, QUESTION_COLUMNS, records, places)
     if not isinstance(value, list):
         raise DataError(f"{path}: contains {quote(value)}, expected a list of objects")
-    return _objects(path, [(f"item {number}", one) for number, one in enumerate(value, start=1)])
+    return _objects(path, [(f"{path} item {number}", one) for number, one in enumerate(value, start=1)])
 
 
 def _is_squad(value: object) -> bool:
@@ -312,13 +324,13 @@ def _parse(path: Path, text: str, line: int | None = None) -> object:
         raise DataError(f"{path}{at}: malformed JSON ({error})") from None
 
 
-def _objects(path: Path, values: Iterable[tuple[str, Any]]) -> Rows:
-    """Rows of objects, each with its place in the file."""
-    places, records = map(list, zip(*values)) if values else ([], [])
-    for place, value in zip(places, records):
+def _objects(path: Path, values: Sequence[tuple[str, Any]]) -> Rows:
+    """Rows of objects, each with its place."""
+    for place, value in values:
         if not isinstance(value, dict):
-            raise DataError(f"{path} {place}: contains {quote(value)}, expected an object")
-    return Rows(path, tuple(records[0]) if records else (), records, [f"{path} {place}" for place in places])
+            raise DataError(f"{place}: contains {quote(value)}, expected an object")
+    records = [record for _, record in values]
+    return Rows(path, tuple(records[0]) if records else (), records, [place for place, _ in values])
 
 
 def read_parquet(path: Path) -> Rows:

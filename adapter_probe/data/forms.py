@@ -8,18 +8,17 @@ numbers would then be right for another question than the one that the columns a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import EMPTY, Rows
 from adapter_probe.data.naming import Layout, right_columns, sources, words_of
 from adapter_probe.data.readers import SPLIT_WORDS
 from adapter_probe.errors import DataError, listed, quote
 from adapter_probe.kinds.row_forms import NO_FORM, RowForm
 
-_EMPTY = (None, "", [], {})
 _RIGHT = ("correct", "right", "true")
 _PROMPT = (
     "prompt instruction instructions input inputs question query context system history passage hint article "
@@ -162,23 +161,8 @@ def unread(tables: Iterable[Rows]) -> tuple[str, ...]:
     """The columns that were not asked for and are not empty in all rows."""
     found: dict[str, None] = {}
     for table in tables:
-        found |= dict.fromkeys(name for name in filled(table) if name not in table.asked)
+        found |= dict.fromkeys(name for name in table.first_values if name not in table.asked)
     return tuple(found)
-
-
-def filled(table: Rows) -> Iterator[str]:
-    """The columns that hold something in some row."""
-    return (
-        name for name in table.every_name if any(record.get(name) not in _EMPTY for record in table.records)
-    )
-
-
-def first_values(table: Rows) -> dict[str, object]:
-    """The first value of every column that is not empty."""
-    return {
-        name: next(record[name] for record in table.records if record.get(name) not in _EMPTY)
-        for name in filled(table)
-    }
 
 
 def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | None = None) -> None:
@@ -190,22 +174,21 @@ def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | 
     for table in tables:
         names = set(table.asked if read is None else read)
         _refuse_splits(table, names)
-        for name in filled(table):
+        for name in table.first_values:
             meant = None if name in names else role_of(name, form.roles, _has_texts(table, name))
             if meant is not None and not _repeats(table, name, names, form.whole):
-                raise DataError(
-                    _without(form, table, [one for one in filled(table) if one in names], name, meant)
-                )
+                raise _without(form, table, names, name, meant)
 
 
-def _without(form: DataForm, table: Rows, own: Sequence[str], name: str, meant: Role) -> str:
-    """What to say of a column that would not be read, with the `--columns` that would be right."""
-    values = first_values(table)
+def _without(form: DataForm, table: Rows, read: Collection[str], name: str, meant: Role) -> DataError:
+    """The error of a column that would not be read, with the `--columns` that would be right."""
+    values = table.first_values
+    own = [one for one in values if one in read]
     right, others = (right_columns(values, form.layouts, needed) for needed in (name, ""))
     rest = others if not right and sources(others) > set(own) else own
     ways = [f"read it with --columns {','.join(right)}"] if right else []
     ways += [meant.way, f"leave it out on purpose with --columns {','.join(rest)}"]
-    return (
+    return DataError(
         f"{table.path}: the rows would be read as {form.name}, columns {listed(own)}, without column "
         f"{quote(name)}, which may be {meant.means}; {', or '.join(ways)}"
     )
@@ -228,11 +211,11 @@ def parts_in(names: Iterable[str]) -> list[str]:
 
 def _refuse_splits(table: Rows, read: Collection[str]) -> None:
     """Refuse rows of several splits in one file, where nothing says which are asked for."""
-    for name in filled(table):
+    for name in table.first_values:
         found = {str(record.get(name)): None for record in table.records} if name not in read else {}
         known = SPLIT_WORDS & {value.lower() for value in found}
         if len(found) > 1 and (len(known) == len(found) or (known and name == "split")):
-            own = [one for one in filled(table) if one in read]
+            own = [one for one in table.first_values if one in read]
             raise DataError(
                 f"{table.path}: the column {name} says the rows are of {listed(found)}; give a file with "
                 f"the rows of one split, or --columns {','.join(own)} for all of them"
@@ -251,7 +234,7 @@ def _repeats(table: Rows, name: str, read: Iterable[str], whole: bool) -> bool:
         value, theirs = record.get(name), [record.get(other) for other in others]
         several: Any = record.get(f"{name}s")  # an answer among the answers
         several = several.get("text") if isinstance(several, dict) else several
-        if value in _EMPTY or value in theirs or (isinstance(several, list) and value in several):
+        if value in EMPTY or value in theirs or (isinstance(several, list) and value in several):
             continue
         texts = [text for one in theirs for text in _texts(one)] if whole and isinstance(value, str) else ()
         if not any(str(value).strip() in text for text in texts):
@@ -278,7 +261,7 @@ def refuse_disagreeing(rows: Rows, column: str, others: Iterable[str], meant: Se
         found = [(record.get(column), record.get(other)) for record in rows.records]
         if all(isinstance(value, list) for pair in found for value in pair):  # such as tags
             found = [pair for one, two in found for pair in zip_longest(one, two)]
-        pairs = {(str(one).strip(), str(two).strip()) for one, two in found if two not in _EMPTY}
+        pairs = {(str(one).strip(), str(two).strip()) for one, two in found if two not in EMPTY}
         sides = [{pair[side] for pair in pairs} for side in (0, 1)]
         swapped = sides[0] == sides[1] and any(one != two for one, two in pairs)  # which are no other names
         if swapped or any(len(side) != len(pairs) for side in sides):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.data.forms import DataForm, filled, unread
+from adapter_probe.data.forms import DataForm, unread
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import (
     Start,
@@ -71,7 +71,7 @@ def question_of(
         n_there: number of examples, where it is not that of the rows.
         tokenizer: whose chat template is given messages, if the rows have any.
     """
-    read = dict.fromkeys(name for table in tables for name in filled(table) if name in table.asked)
+    read = dict.fromkeys(name for table in tables for name in table.first_values if name in table.asked)
     there = n_there or sum(len(table.records) for table in tables)
     lost = (*unread(tables), *_unread_by(str(getattr(tokenizer, "chat_template", None)), tables))
     return Question(form.asked(read), n_rows, there, read=tuple(read), unread=lost)

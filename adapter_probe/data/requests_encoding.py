@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -116,11 +117,9 @@ def encode_requests(
     encoder = encoder_of(tokenizer, requests, max_length, start)
     trees, example, n_tokens, n_cut = list[TokenTree](), list[int](), list[np.ndarray](), 0
     for number, request in enumerate(requests.rows):
-        try:
+        with naming_row(requests, number):
             made = encoder.texts(request, requests)
             source, source_is_cut = encoder.source(request)
-        except Unfit as unfit:
-            raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         trees += [replace(grow_tree(texts, max_length), source=source) for texts in made]
         example += [number] * len(made)
         n_tokens.append(np.sum([[len(scored) for _, scored in texts] for texts in made], axis=0))
@@ -168,6 +167,20 @@ def start_token(tokenizer: Any) -> int | None:
 
 class Unfit(Exception):
     """A request cannot be scored; the message gives the reason."""
+
+
+@contextmanager
+def naming_row(requests: Requests, number: int) -> Iterator[None]:
+    """Say of which row, counted from 0, a request is unfit."""
+    try:
+        yield
+    except Unfit as unfit:
+        raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
+
+
+def _check_length(choice: str, tokens: Sequence[int], most: int) -> None:
+    if not 0 < len(tokens) <= most:
+        raise Unfit(f"{shown(choice)} has {len(tokens)} tokens; 1 to {most} are allowed")
 
 
 Text = tuple[list[int], list[int]]
@@ -230,8 +243,7 @@ class Encoder:
 
     def _checked(self, made: list[Text], request: Request) -> list[Text]:
         for (_, scored), choice in zip(made, request.choices):
-            if not 0 < len(scored) <= self.max_length:
-                raise Unfit(f"{shown(choice)} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
+            _check_length(choice, scored, self.max_length)
         return made
 
     def _turn(self, context: str, continuation: str) -> Text:
@@ -309,8 +321,7 @@ class Pairs:
         made: list[Text] = []
         for choice in request.choices:
             ids: list[int] = self.tokenizer(text_target=choice)["input_ids"]
-            if not 0 < len(ids) <= self.max_length:
-                raise Unfit(f"{shown(choice)} has {len(ids)} tokens; 1 to {self.max_length} are allowed")
+            _check_length(choice, ids, self.max_length)
             made.append(([self.start(ids)], ids))
         return [made]
 

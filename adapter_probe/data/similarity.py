@@ -14,14 +14,7 @@ import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
 from adapter_probe.data.formats import RowOf, Rows, fingerprint_of, is_text
-from adapter_probe.data.forms import (
-    DataForm,
-    Role,
-    filled,
-    prompt_role,
-    refuse_disagreeing,
-    refuse_unread,
-)
+from adapter_probe.data.forms import DataForm, Role, prompt_role, refuse_disagreeing, refuse_unread
 from adapter_probe.data.labels import Split
 from adapter_probe.data.naming import COMPARED
 from adapter_probe.data.question import Question, question_of
@@ -156,8 +149,9 @@ def triplets_of(
 def _refuse_others(form: DataForm, tables: Sequence[Rows]) -> None:
     """Refuse other texts and labels beside queries with similar texts; 1 in all rows says no more."""
     for table in tables:
-        ones = [n for n in filled(table) if {str(r.get(n)) for r in table.records} <= {"1", "1.0", "True"}]
-        refuse_unread(form, [table], table.asked | set(ones))
+        values = {name: {str(row.get(name)) for row in table.records} for name in table.first_values}
+        ones = {name for name, own in values.items() if own <= {"1", "1.0", "True"}}
+        refuse_unread(form, [table], table.asked | ones)
 
 
 def _lacks(row: RowOf, columns: str) -> DataError:
@@ -269,7 +263,7 @@ def reranked_of(
     """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`."""
     groups: Judged = {}
     for table in tables:
-        if names := [name for name in _GAIN if name in filled(table)]:
+        if names := [name for name in _GAIN if name in table.first_values]:
             refuse_disagreeing(table, names[0], names[1:], ("query", "document", names[0]))
     for row in (row for table in tables for row in table):
         column = _named(row.record, _GAIN)

@@ -18,7 +18,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
 from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
-from adapter_probe.data.forms import DataForm, ExampleRows, filled, refuse_disagreeing
+from adapter_probe.data.forms import DataForm, ExampleRows, refuse_disagreeing
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
@@ -131,7 +131,7 @@ def tag_columns(rows: Rows) -> Columns:
             f"{rows.path}: no words with tags found (columns: {listed(rows.names)}); give rows with 'tokens' "
             "and 'tags', lists of equal length, or a .conll file with a word and its tag in each line"
         )
-    others = [name for name in filled(rows) if name in _TAGS and name != tags]
+    others = [name for name in rows.first_values if name in _TAGS and name != tags]
     refuse_disagreeing(rows, tags, others, (words, tags))
     return Columns(words, None, tags)
 

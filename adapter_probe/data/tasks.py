@@ -153,7 +153,7 @@ def _labelled_task(
     elif preset is not None:
         columns = preset_columns(preset, first)
     else:
-        columns = choose_columns(first, None if known is None else known.name)
+        columns = choose_columns(first, known)
     if not with_test and len(tables) > 1 and lacks_labels(tables.get("test", ()), columns):
         tables = {split: own for split, own in tables.items() if split != "test"}
     rows = {split: Rows.joined(own) for split, own in tables.items()}

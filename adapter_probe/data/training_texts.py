@@ -21,9 +21,9 @@ from adapter_probe.data.requests_encoding import (
     Text,
     Unfit,
     encoder_of,
+    naming_row,
     sequences_of,
 )
-from adapter_probe.errors import DataError
 
 
 def encode_training(
@@ -42,7 +42,7 @@ def encode_training(
     encoder = encoder_of(tokenizer, requests, max_length, start)
     ids, scored, sources, n_cut = [], [], [], 0
     for number, request in enumerate(requests.rows):
-        try:
+        with naming_row(requests, number):
             source, _ = encoder.source(request)
             if request.turns:
                 found = [_chat(tokenizer, request)]
@@ -50,17 +50,15 @@ def encode_training(
                 right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
                 texts = encoder.texts(right, requests)
                 found = [_places(text, source) for window in texts for text in window]
-        except Unfit as unfit:
-            raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
-        for tokens, places in found:
-            cut = max(0, len(tokens) - max_length) if source is None else 0  # else each is short enough
-            n_cut += cut > 0
-            kept = places[places > cut] - cut  # nothing comes before the first token
-            if not len(kept):
-                raise DataError(f"{requests.name} row {number + 1}: no token to train on")
-            ids.append(tokens[cut:])
-            scored.append(kept)
-            sources.append(source)
+            for tokens, places in found:
+                cut = max(0, len(tokens) - max_length) if source is None else 0  # else each is short enough
+                n_cut += cut > 0
+                kept = places[places > cut] - cut  # nothing comes before the first token
+                if not len(kept):
+                    raise Unfit("no token to train on")
+                ids.append(tokens[cut:])
+                scored.append(kept)
+                sources.append(source)
     made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
     return replace(made, n_cut=n_cut)
 
