@@ -58,32 +58,72 @@ def test_the_same_rows_in_every_format(write, name, content):
     assert rows.column("label") == ["1", "0"]
 
 
-def test_tsv_has_no_quoting_and_keeps_every_character(write):
-    rows = read_rows(write("a.tsv", 'text\tlabel\n"Never", he said.\t1\n\u2028 \x85 "\t0\n'))
-    assert rows.texts("text") == ['"Never", he said.', '\u2028 \x85 "']
-    assert [place.rpartition("/")[2] for place in rows.places] == ["a.tsv line 2", "a.tsv line 3"]
+PARAGRAPHS = [{"context": "one", "qas": [{"id": 1, "question": "Who?", "answers": []}]},
+              {"context": "two", "qas": [{"id": 2, "question": "What?", "answers": []}]}]  # fmt: skip
+SQUAD = json.dumps({"data": [{"paragraphs": []}, {"paragraphs": PARAGRAPHS}]})
+DOG = (["a", "dog"], ["O", "B-PER"])
+COLA = [("gj04", "1", "", 'They said "no".'), ("gj04", "0", "*", "They said.")]
+LINES = "".join("\t".join(row) + "\n" for row in COLA)
+# By what they show: a file, the names of its columns and its rows, and the place of the last one.
+READ = {
+    "TSV has no quoting and keeps every character": (
+        "a.tsv", 'text\tlabel\n"Never", he said.\t1\n\u2028 \x85 "\t0\n',
+        "text label", [('"Never", he said.', "1"), ('\u2028 \x85 "', "0")], "line 3",
+    ),
+    "lines of JSON end at line feeds only": (
+        "a.jsonl", '{"text": "one\u2028two\x85three"}\n', "text", [("one\u2028two\x85three",)], "line 1"
+    ),
+    "a row of CSV stands where it begins": (
+        "a.csv", 'text,label\n"two\nlines, ""quoted""",1\n\nplain,0\n',
+        "text label", [('two\nlines, "quoted"', "1"), ("plain", "0")], "line 5",
+    ),
+    "items of a list": ("a.json", '[{"t": "a"}, {"t": "b"}]', "t", [("a",), ("b",)], "item 2"),
+    "raw CoLA is known by its content": ("in_domain_train.tsv", LINES, "0 1 2 3", COLA, "line 2"),
+    "with a header it is not": (
+        "b.tsv", f"id\tlabel\tstar\ttext\n{LINES}", "id label star text", COLA, "line 3"
+    ),
+    "numbers ask for a file without header": (
+        "numbered.csv", "Good.,1\nBad.,0\n", "0 1", [("Good.", "1"), ("Bad.", "0")], "line 2"
+    ),
+    "else its first line is one": ("a.csv", "Good.,1\nBad.,0\n", "Good. 1", [("Bad.", "0")], "line 2"),
+    "a header may consist of numbers": ("numbered.csv", "0,1\nGood.,1\n", "0 1", [("Good.", "1")], "line 2"),
+    "SQuAD's layout is one row a question": (
+        "a.json", SQUAD, "id question context answers", [(1, "Who?", "one", []), (2, "What?", "two", [])],
+        "article 2, paragraph 2, question 1",
+    ),
+    "words with tags": (
+        "a.conll", "a\tO\ndog\tB-PER\n\n\nfine\tO\n", "tokens tags", [DOG, (["fine"], ["O"])], "line 5"
+    ),
+    "more columns of words": (
+        "a.conll", "a NN O\ndog NN B-PER\n\nfine JJ O",
+        "tokens column-2 tags", [(DOG[0], ["NN", "NN"], DOG[1]), (["fine"], ["JJ"], ["O"])], "line 4",
+    ),
+    "documents and comments between words": (
+        "a.conll", "-DOCSTART- -X- O\n\n# a comment with words\n# X O\ndog X B-PER\n",
+        "tokens column-2 tags", [(["#", "dog"], ["X", "X"], ["O", "B-PER"])], "line 4",
+    ),
+    "words after a byte order mark": (
+        "a.conll", "\ufeffa O\r\ndog B-PER\r\n\r\nfine O\r\n", "tokens tags", [DOG, (["fine"], ["O"])],
+        "line 4",
+    ),
+}  # fmt: skip
 
 
-def test_jsonl_lines_end_at_line_feeds_only(write):
-    text = "one\u2028two\x85three"
-    rows = read_rows(write("a.jsonl", json.dumps({"text": text}, ensure_ascii=False) + "\n"))
-    assert rows.texts("text") == [text]
+@pytest.mark.parametrize("case", READ)
+def test_rows_and_their_places(write, case):
+    name, content, columns, records, place = READ[case]
+    path = write(name, content)
+    rows = read_rows(path, ("0", "1") if name == "numbered.csv" else ())
+    columns = tuple(one.replace("-", " ") for one in columns.split())
+    assert rows.names == columns
+    assert rows.records == [dict(zip(columns, values)) for values in records]
+    assert (len(rows.places), rows.places[-1]) == (len(records), f"{path} {place}")
+    assert is_raw_cola(rows) == ("raw CoLA" in case)
 
 
 def test_a_long_document_is_a_field_of_csv(write):
     (row,) = read_rows(write("a.csv", f'text,label\n"{"word " * 40_000}",1\n'))
     assert len(row.record["text"]) == 200_000
-
-
-def test_csv_rows_are_placed_by_the_line_they_begin_on(write):
-    rows = read_rows(write("a.csv", 'text,label\n"two\nlines, ""quoted""",1\n\nplain,0\n'))
-    assert rows.texts("text") == ['two\nlines, "quoted"', "plain"]
-    assert [place.rpartition("/")[2] for place in rows.places] == ["a.csv line 2", "a.csv line 5"]
-
-
-def test_json_list_rows_are_placed_by_item(write):
-    rows = read_rows(write("a.json", '[{"t": "a"}, {"t": "b"}]'))
-    assert rows.places[1].endswith("a.json item 2")
 
 
 cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
@@ -102,29 +142,13 @@ def test_csv_and_jsonl_round_trip_any_text(rows, tmp_path_factory):
         assert [(r["text"], r["label"]) for r in found.records] == rows
 
 
-def test_raw_cola_is_known_by_its_content(write):
-    rows = read_rows(write("in_domain_train.tsv", 'gj04\t1\t\tThey said "no".\ngj04\t0\t*\tThey said.\n'))
-    assert rows.names == ("0", "1", "2", "3")
-    assert is_raw_cola(rows)
-    assert rows.texts("3") == ['They said "no".', "They said."]
-    headed = read_rows(write("b.tsv", "id\tlabel\tstar\ttext\ngj04\t1\t\tThey said.\n"))
-    assert headed.names == ("id", "label", "star", "text")
-    assert not is_raw_cola(headed)
-
-
-def test_numbers_ask_for_a_file_without_header(write):
-    path = write("a.csv", "Good.,1\nBad.,0\n")
-    assert read_rows(path, ("0", "1")).texts("0") == ["Good.", "Bad."]
-    assert read_rows(path).names == ("Good.", "1")
-
-
-def test_a_header_may_consist_of_numbers(write):
-    assert read_rows(write("a.csv", "0,1\nGood.,1\n"), ("0", "1")).records == [{"0": "Good.", "1": "1"}]
+OF_TEXTS = ".csv, .tsv; sed 's/:/\\t/' FILE.txt > FILE.tsv; .conll; --columns label=0,text=1"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "facts"),
     [
+        ("notes.txt", "Quality\tString\n1\tHe said no.\n", f"'.txt'; {OF_TEXTS}"),
         ("a.xlsx", b"PK", "'.xlsx'; .csv, .tsv, .jsonl, .json, .conll, .parquet"),
         ("a.csv", "", "empty"),
         ("a.jsonl", "\n  \n", "empty"),
@@ -138,6 +162,10 @@ def test_a_header_may_consist_of_numbers(write):
         ("a.tsv", "text\tlabel\n".encode("utf-16"), "line 1; UTF-8; 0xff; UTF-16; --encoding"),
         ("a.csv", "text,label\nGood., really,1\n", "line 2; 2 fields; header; 3"),
         ("a.tsv", "text\tlabel\nGood.\t1\n\nBad.\n", "line 4; 2 fields; header; 1"),
+        ("numbered.csv", "Good.,1\nBad.\n", "line 2; 2 fields; line 1; got 1"),
+        ("a.conll", "a O\ndog B-PER X\n", "line 2; 2 columns; 3"),
+        ("a.conll", "dog\n", "line 1; word; tag; 'dog'"),
+        ("a.conll", "\n\n", "empty"),
         ("a.csv", "text,label,text\na,1,b\n", "line 1; header; 'text'; twice"),
         ("a.csv", 'text,label\nGood.,1\n"never closed,1\n', "line 3; CSV; end"),
         ("a.csv", 'text,label\n"Good" one,1\n', "line 2; CSV; ','; '\"'"),
@@ -175,24 +203,9 @@ def test_a_header_may_consist_of_numbers(write):
 )
 def test_unreadable_files(write, name, content, facts):
     path = write(name, content)
-    message = refused(read_rows, path)
+    message = refused(read_rows, path, ("0", "1") if name == "numbered.csv" else ())
     assert message.startswith(str(path))
     assert names(message.removeprefix(str(path)), *facts.split("; "))
-
-
-def test_squads_layout_is_one_row_a_question(write):
-    questions = [{"id": "a", "question": "Who?", "answers": []}, {"id": "b", "question": "What?"}]
-    paragraphs = [{"context": "one", "qas": questions[:1]}, {"context": "two", "qas": questions[1:]}]
-    rows = read_rows(write("a.json", json.dumps({"data": [{"paragraphs": []}, {"paragraphs": paragraphs}]})))
-    assert rows.texts("question") == ["Who?", "What?"]
-    assert rows.texts("context") == ["one", "two"]
-    said = refused(rows.column, "answers")
-    assert names(said, f"{rows.path} article 2, paragraph 2, question 1", "'answers'", "'id'")
-
-
-def test_text_of_no_known_form_is_refused(write):
-    message = refused(read_rows, write("notes.txt", "Quality\tString\n1\tHe said no.\n"))
-    assert names(message, "notes.txt", "'.txt'", ".csv, .tsv", "sed 's/:/\\t/' FILE.txt > FILE.tsv")
 
 
 def test_another_encoding_is_read_if_it_is_named(write):
@@ -236,16 +249,6 @@ def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path, name):
     path.unlink()
     path.mkdir()
     assert names(refused(read_rows, path), str(path), "folder", "file")
-
-
-def test_ragged_file_without_header(write):
-    path = write("a.csv", "Good.,1\nBad.\n")
-    assert names(refused(read_rows, path, ("0", "1")), f"{path} line 2", "2 fields", "line 1", "got 1")
-
-
-def test_missing_file(tmp_path):
-    path = tmp_path / "none.csv"
-    assert names(refused(read_rows, path), str(path), os.strerror(errno.ENOENT))
 
 
 def test_a_row_without_the_column_lists_those_it_has(write):

@@ -14,7 +14,6 @@ from adapter_probe.analysis.resampling import draw_weights
 from adapter_probe.analysis.weighted_scores import weighted_scorer
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import label_sets
-from adapter_probe.data.readers import read_rows
 from adapter_probe.data.tagged import Words, assemble_tagged, count_tags, refuse_unscorable
 from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.metrics import score
@@ -23,37 +22,6 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 LABELS = ("kind", "long", "old")
 SPEC = TaskSpec("ner", "tokens", "entity_f1", TAGS, Columns("tokens", None, "tags"), {}, {})
 ROW = {"tokens": ["a", "dog"], "tags": ["O", "B-PER"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("a.conll", "a\tO\ndog\tB-PER\n\n\nfine\tO\n", [["a", "dog"], ["fine"]]),
-        ("a.conll", "a NN O\ndog NN B-PER\n\nfine JJ O", [["a", "dog"], ["fine"]]),
-        ("a.conll", "-DOCSTART- -X- O\n\n# a comment with words\n# X O\ndog X B-PER\n", [["#", "dog"]]),
-        ("a.conll", "\ufeffa O\r\ndog B-PER\r\n\r\nfine O\r\n", [["a", "dog"], ["fine"]]),
-    ],
-)
-def test_columns_of_words_and_tags(name, text, expected, tmp_path):
-    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
-    rows = read_rows(tmp_path / name)
-    assert [record["tokens"] for record in rows.records] == expected
-    assert all(len(record["tags"]) == len(record["tokens"]) for record in rows.records)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("a.conll", "a O\ndog B-PER X\n", ("line 2", "2 columns", "3")),
-        ("a.conll", "dog\n", ("line 1", "word", "tag", "'dog'")),
-        ("a.txt", "good:a film\nbad:a long film\n", ("'.txt'", ".conll", "--columns label=0,text=1")),
-        ("a.conll", "\n\n", ("empty",)),
-    ],
-)
-def test_what_is_no_columns_is_one_line(name, text, words, tmp_path):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ap.DataError, match=naming(str(tmp_path / name), *words)):
-        read_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize(
