@@ -109,36 +109,36 @@ def test_relative_paths_become_absolute_and_links_keep_their_names(folder, monke
     assert find_task(train="train.jsonl").files == {"train": (f"{here}/train.jsonl",)}
 
 
-@pytest.mark.parametrize(
-    ("header", "expected"),
-    [
-        ("sentence,label", ("sentence", None, "label")),
-        ("id,Text,Labels", ("Text", None, "Labels")),
-        ("premise,hypothesis,label", ("premise", "hypothesis", "label")),
-        ("index,question,sentence,label", ("question", "sentence", "label")),
-        ("id,qid1,qid2,question1,question2,is_duplicate", ("question1", "question2", "is_duplicate")),
-        ("gold_label,sentence1_parse,sentence1,sentence2", ("sentence1", "sentence2", "gold_label")),
-        ("text_a,text_b,stars", ("text_a", "text_b", "stars")),
-        ("review,sentiment", ("review", None, "sentiment")),
-    ],
-)
-def test_usual_column_names(folder, header, expected):
-    width = header.count(",") + 1
-    rows = "".join(",".join([str(i)] * width) + "\n" for i in (0, 1))
-    assert find_task(folder(train_csv=f"{header}\n{rows}")).columns == Columns(*expected)
+SCORED = "premise,hypothesis,label,score,note"
 
 
 @pytest.mark.parametrize(
-    ("reads", "expected"),
+    ("header", "reads", "expected"),
     [
-        (("premise", "hypothesis", "score"), ("premise", "hypothesis", "score")),
-        (("text=hypothesis", "label"), ("text", None, "label")),
-        (("text_a=note", "text_b=premise", "label"), ("text_a", "text_b", "label")),
+        ("sentence,label", (), ("sentence", None, "label")),
+        ("id,Text,Labels", (), ("Text", None, "Labels")),
+        ("premise,hypothesis,label", (), ("premise", "hypothesis", "label")),
+        ("index,question,sentence,label", (), ("question", "sentence", "label")),
+        ("id,qid1,qid2,question1,question2,is_duplicate", (), ("question1", "question2", "is_duplicate")),
+        ("gold_label,sentence1_parse,sentence1,sentence2", (), ("sentence1", "sentence2", "gold_label")),
+        ("text_a,text_b,stars", (), ("text_a", "text_b", "stars")),
+        ("review,sentiment", (), ("review", None, "sentiment")),
+        ("passage,label,question", (), ("question", "passage", "label")),
+        ("text_pair,label,text", (), ("text", "text_pair", "label")),
+        # Named columns are read in place of those with usual names.
+        (SCORED, ("premise", "hypothesis", "score"), ("premise", "hypothesis", "score")),
+        (SCORED, ("text=hypothesis", "label"), ("text", None, "label")),
+        (SCORED, ("text_a=note", "text_b=premise", "label"), ("text_a", "text_b", "label")),
     ],
 )
-def test_named_columns_are_read_in_place_of_usual_ones(folder, reads, expected):
-    here = folder(train_csv="premise,hypothesis,label,score,note\na,b,0,3,x\nc,d,1,4,y\n")
-    assert find_task(here, reads=reads).columns == Columns(*expected)
+def test_usual_and_named_columns(folder, header, reads, expected):
+    rows = [",".join(f"{name} {i}" for name in header.split(",")) for i in (0, 1)]
+    task = find_task(folder(train_csv="\n".join([header, *rows])), reads=reads)
+    train, old = load_split(task, "train"), dict(one.partition("=")[::2] for one in reads)
+    assert task.columns == Columns(*expected)
+    for column, values in zip(expected, (train.texts, train.texts_b, task.label_names)):
+        own = old.get(column) or column
+        assert values == (None if column is None else (f"{own} 0", f"{own} 1"))
 
 
 def test_numbers_name_the_columns_of_a_file_without_header(folder):
@@ -270,78 +270,65 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
     assert names(refused(load_split, task, "train", max_examples=0), "examples", "1", "0")
 
 
+def both(row):
+    """The same four rows to train and to validate on."""
+    return dict.fromkeys(("train_jsonl", "validation_jsonl"), jsonl(*[row] * 4))
+
+
+COLA_OF_ONE = {"train_tsv": COLA, "in_domain_dev_tsv": COLA_GOOD, "out_of_domain_dev_tsv": COLA_GOOD}
+OF_NO_NUMBER = "finite number; regression; --kind; --columns"
+
+
 @pytest.mark.parametrize(
-    ("train", "options", "facts"),
+    ("files", "options", "facts"),
     [
-        (
-            "title,label\na,1\n",
-            {},
-            "train.csv; 'title', 'label'; --columns text=title,label",
-        ),
-        (
-            "text,note\na,1\n",
-            {},
-            "train.csv; 'text', 'note'; --columns text,label=COLUMN; label=0",
-        ),
-        (
-            f"{HEADER}a,1\n",
-            {"reads": ("text", "label=y")},
-            "train.csv; 'y'; label; 'text', 'label'",
-        ),
-        (
-            f"{HEADER}a,1\n",
-            {"reads": ("label=text",)},
-            "train.csv; text column; 'label'; --columns",
-        ),
+        ("title,label\na,1\n", {}, "train.csv; 'title', 'label'; --columns text=title,label"),
+        ("text,note\na,1\n", {}, "train.csv; 'text', 'note'; --columns text,label=COLUMN; label=0"),
+        (f"{HEADER}a,1\n", {"reads": ("text", "label=y")}, "train.csv; 'y'; label; 'text', 'label'"),
+        (f"{HEADER}a,1\n", {"reads": ("label=text",)}, "train.csv; text column; 'label'; --columns"),
         ("chosen,rejected\na,b\n", {}, "train.csv; preferences; reward model"),
         ("input_ids,label\n5,1\n", {}, "train.csv; input_ids; batches="),
-        (
-            "text,Label\na,1\nb,0\n",
-            {"reads": ("text=0", "label=1")},
-            "train.csv line 1; 'Label'; header",
-        ),
+        ("text,Label\na,1\nb,0\n", {"reads": ("text=0", "label=1")}, "train.csv line 1; 'Label'; header"),
         ("a,1\nb,0\n", {"reads": ("text=2", "label=1")}, "train.csv; '2'; text"),
         (f"{HEADER}a,1\nb,\n", {}, "train.csv line 3; label; empty"),
-        (
-            f"{HEADER}a,1\nb,1\n",
-            {},
-            "train.csv; every; '1'; two",
-        ),
+        (f"{HEADER}a,1\nb,1\n", {}, "train.csv; every; '1'; two"),
         (f"{HEADER}a,0.5\nb,0.5\n", {}, "train.csv; every; '0.5'; two"),
-        (
-            f"{HEADER}a,1\nb,-1\nc,0\nd,2\n",
-            {},
-            "train.csv line 3; '-1'; '0', '1', '2'",
-        ),
+        (f"{HEADER}a,1\nb,-1\nc,0\nd,2\n", {}, "train.csv line 3; '-1'; '0', '1', '2'"),
         (f"{HEADER}a,x\nb,-\nc,y\n", {}, "train.csv line 3; label '-'; 'x', 'y'"),
         (f"{HEADER}a,-1\nb,-1\n", {}, "train.csv line 2; label '-1'"),
-        (
-            f"{HEADER}a,0.5\nb,high\n",
-            {},
-            "train.csv line 3; 'high'; finite number; regression; --kind; --columns",
-        ),
-        (
-            f"{HEADER}a,0.5\nb,inf\n",
-            {},
-            "train.csv line 3; 'inf'; finite number; regression; --kind; --columns",
-        ),
-        (
-            BINARY,
-            {"metric": "auc"},
-            "'auc'; classification; accuracy, mcc, f1, macro_f1",
-        ),
-        (
-            f"{BINARY}c,2\n",
-            {"metric": "f1"},
-            "'f1'; 3 labels; accuracy, mcc",
-        ),
+        (f"{HEADER}a,0.5\nb,high\n", {}, f"train.csv line 3; 'high'; {OF_NO_NUMBER}"),
+        (f"{HEADER}a,0.5\nb,inf\n", {}, f"train.csv line 3; 'inf'; {OF_NO_NUMBER}"),
+        (BINARY, {"metric": "auc"}, "'auc'; classification; accuracy, mcc, f1, macro_f1"),
+        (BINARY, {"metric": "f1_macro"}, "'f1_macro'; classification; 'macro_f1'; accuracy, mcc, f1, macro_f1"),
+        (f"{BINARY}c,2\n", {"metric": "f1"}, "'f1'; 3 labels; accuracy, mcc"),
         (BINARY, {"metric": ""}, "--metric is empty"),
         (BINARY, {"kind": "sorting"}, "'sorting'; classification, regression"),
+        (BINARY, {"validation_share": 1.5}, "--validation-share; 0; 1; 1.5"),
+        (f"{BINARY}c,0\nd,1\n", {"validation_share": 0.01}, "0.01; 4 rows; validate"),
+        (f"{BINARY}c,0\nd,1\n", {"validation_share": 0.99}, "0.99; 4 rows; train"),
+        (
+            {"train_csv": BINARY, "dev_csv": BINARY}, {"validation_share": 0.5},
+            "validation share; train, validation",
+        ),
+        (both({"prompt": "a", "chosen": "b", "rejected": "c"}), {}, "train.jsonl; DPOTrainer; ablate"),
+        (both({"query": "a", "positive": "b"}), {}, "train.jsonl; sentence-transformers; ablate"),
+        (
+            both({"anchor": "a", "positive": "b", "negative": "c"}), {},
+            "train.jsonl; sentence-transformers; ablate",
+        ),
+        *(
+            (
+                {"train_jsonl": labelled(0, 1) + f'{{"text": "c", "label": {label}}}\n'}, {},
+                f"train.jsonl line 3; label; {shown}; string; finite number",
+            )
+            for label, shown in (("null", "None"), ("[1, 2]", "[1, 2]"), ("NaN", "nan"), ("Infinity", "inf"))
+        ),
+        (COLA_OF_ONE, {}, "in_domain_dev.tsv,; out_of_domain_dev.tsv; validation; '1'; two"),
     ],
-)
-def test_refused_training_files(folder, train, options, facts):
-    here = folder(train_csv=train)
-    assert names(refused(find_task, here, **options), *facts.split("; "))
+)  # fmt: skip
+def test_refused_files(folder, files, options, facts):
+    files = files if isinstance(files, dict) else {"train_csv": files}
+    assert names(refused(find_task, folder(**files), **options), *facts.split("; "))
 
 
 def test_columns_by_number_are_offered_only_where_a_file_may_have_no_header(folder):
@@ -358,15 +345,6 @@ def test_columns_by_number_are_offered_only_where_a_file_may_have_no_header(fold
         assert ("text=1,label=0 of a file without a header" in said) == by_number, file
 
 
-@pytest.mark.parametrize(
-    ("label", "shown"), [("null", "None"), ("[1, 2]", "[1, 2]"), ("NaN", "nan"), ("Infinity", "inf")]
-)
-def test_refused_json_labels(folder, label, shown):
-    here = folder(train_jsonl=labelled(0, 1) + f'{{"text": "c", "label": {label}}}\n')
-    message = refused(find_task, here)
-    assert names(message, f"{here}/train.jsonl line 3", "label", shown, "string", "finite number")
-
-
 @pytest.mark.parametrize(("label", "is_hidden"), [("maybe", False), (-1, True), (2, False)])
 def test_unknown_labels_name_file_row_and_the_allowed(folder, label, is_hidden):
     here = folder(train_jsonl=labelled("no", "yes"), dev_jsonl=labelled("no", "yes"))
@@ -374,12 +352,6 @@ def test_unknown_labels_name_file_row_and_the_allowed(folder, label, is_hidden):
     message = refused(find_task, here, validation=[here / "dev.jsonl", here / "more.jsonl"])
     assert names(message, f"{here}/more.jsonl line 3", repr(str(label)), "'no', 'yes'")
     assert ("hidden" in message) == is_hidden
-
-
-def test_one_class_validation_names_all_its_files(folder):
-    here = folder(train_tsv=COLA, in_domain_dev_tsv=COLA_GOOD, out_of_domain_dev_tsv=COLA_GOOD)
-    files = f"{here}/in_domain_dev.tsv, {here}/out_of_domain_dev.tsv"
-    assert names(refused(find_task, here), files, "validation", "'1'", "two")
 
 
 def test_no_data_at_all(tmp_path):
@@ -532,25 +504,6 @@ def test_a_share_over_several_files(tmp_path):
     assert len(load_split(task, "validation")) == 20
 
 
-@pytest.mark.parametrize(
-    ("share", "facts"),
-    [
-        (1.5, ("--validation-share", "0", "1", "1.5")),
-        (0.01, ("0.01", "4 rows", "validate")),
-        (0.99, ("0.99", "4 rows", "train")),
-    ],
-)
-def test_impossible_shares(folder, share, facts):
-    here = folder(train_jsonl=labelled("no", "yes", "no", "yes"))
-    assert names(refused(find_task, here, validation_share=share), *facts)
-
-
-def test_a_share_beside_validation_files(folder):
-    here = folder(train_jsonl=labelled("no", "yes"), dev_jsonl=labelled("no", "yes"))
-    said = refused(find_task, here, validation_share=0.5)
-    assert names(said, "validation share", "train, validation")
-
-
 def test_an_encoding_is_remembered(tmp_path):
     (tmp_path / "train.csv").write_bytes(f"{HEADER}café,0\nthé,1\n".encode("latin-1"))
     task = find_task(tmp_path, encoding="latin-1")
@@ -566,12 +519,6 @@ def test_two_data_sets_in_one_folder_have_two_names(tmp_path):
     assert names == {
         "trec-train.csv": "trec", "MR_train.csv": "MR", "train.csv": tmp_path.name, "reviews.csv": "reviews",
     }  # fmt: skip
-
-
-def test_the_metric_that_was_meant(folder):
-    here = folder(train_jsonl=labelled("no", "yes"))
-    said = refused(find_task, here, metric="f1_macro")
-    assert names(said, "'f1_macro'", "classification", "'macro_f1'", "accuracy, mcc, f1, macro_f1")
 
 
 @pytest.mark.parametrize(
@@ -590,28 +537,6 @@ def test_half_of_a_pair_is_not_read_as_the_whole_text(folder, first, second):
     assert load_split(find_task(here, reads=(f"text={single}", "label")), "train").texts[0] == rows[0][single]
     empty = [{**row, other: None} for row in rows]
     assert find_task(folder(train_jsonl=jsonl(*empty))).columns == Columns(single, None, "label")
-
-
-def test_pairs_with_usual_names_in_any_order_of_columns(folder):
-    for first, second in (("question", "passage"), ("text", "text_pair")):
-        rows = [{second: f"b {n}", "label": n % 2, first: f"a {n}"} for n in range(4)]
-        task = find_task(folder(train_jsonl=jsonl(*rows)))
-        assert task.columns == Columns(first, second, "label")
-        assert load_split(task, "train").texts_b == ("b 0", "b 1", "b 2", "b 3")
-
-
-@pytest.mark.parametrize(
-    ("rows", "trainer"),
-    [
-        ([{"prompt": "a", "chosen": "b", "rejected": "c"}] * 4, "DPOTrainer"),
-        ([{"query": "a", "positive": "b"}] * 4, "sentence-transformers"),
-        ([{"anchor": "a", "positive": "b", "negative": "c"}] * 4, "sentence-transformers"),
-    ],
-)
-def test_rows_that_others_train_on_say_who_does(folder, rows, trainer):
-    text = "\n".join(map(json.dumps, rows))
-    line = refused(find_task, folder(train_jsonl=text, validation_jsonl=text))
-    assert names(line, "train.jsonl", trainer, "ablate")
 
 
 def test_a_class_may_be_called_as_columns_of_labels_are(folder):
