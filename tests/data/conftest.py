@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from adapter_probe.data.tasks import Questions, find_task, load_split
 
 
 @pytest.fixture
@@ -19,3 +22,13 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def real_questions(shared_dir: Path) -> tuple[Any, Questions]:
+    """The tokenizer of gte-small, and SQuAD's validation questions."""
+    transformers = pytest.importorskip("transformers")
+    data, weights = shared_dir / "data" / "squad", shared_dir / "weights" / "gte-small"
+    if not (data.is_dir() and weights.is_dir()):
+        pytest.skip(f"no real data at {data} or tokenizer at {weights}")
+    return transformers.AutoTokenizer.from_pretrained(weights), load_split(find_task(data), "validation")

@@ -22,7 +22,6 @@ from adapter_probe.data.answers import (
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.data.squad import Answer, Questions, Windows, encode_windows
-from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.metrics import score
 
 # The published evaluation, step by step: lower case, drop punctuation marks, drop a, an and the, split at
@@ -278,16 +277,6 @@ def test_no_answer_scores_nothing_even_where_nothing_is_right():
     assert [array.item() for array in score_answers(questions, the)] == [1, 0]
 
 
-@pytest.fixture(scope="module")
-def real(shared_dir):
-    transformers = pytest.importorskip("transformers")
-    data, weights = shared_dir / "data" / "squad", shared_dir / "weights" / "gte-small"
-    if not (data.is_dir() and weights.is_dir()):
-        pytest.skip(f"no real data at {data} or tokenizer at {weights}")
-    questions = load_split(find_task(data), "validation")
-    return questions, encode_windows(transformers.AutoTokenizer.from_pretrained(weights), questions)
-
-
 def decode_all(windows, logits_of):
     parts = []
     order = np.argsort(windows.encoded.lengths, kind="stable")
@@ -299,8 +288,9 @@ def decode_all(windows, logits_of):
 
 @pytest.mark.real_data
 @pytest.mark.slow
-def test_logits_that_know_the_labels_find_the_real_answers(real):
-    questions, windows = real
+def test_logits_that_know_the_labels_find_the_real_answers(real_questions):
+    tokenizer, questions = real_questions
+    windows = encode_windows(tokenizer, questions)
 
     def logits_of(batch):
         logits = np.zeros((1, len(batch.input_ids), 2), np.float32)

@@ -30,14 +30,26 @@ def as_lists(arrays):
     return [array.tolist() for array in arrays]
 
 
-def test_single_texts(tokenizer):
-    encoded = encode(tokenizer, split_of(["a b c", "", "zebra a"]), max_length=16)
-    assert as_lists(encoded.input_ids) == [[CLS, A, B, C, SEP], [CLS, SEP], [CLS, UNK, A, SEP]]
-    assert as_lists(encoded.token_type_ids) == [[0] * 5, [0] * 2, [0] * 4]
+@pytest.mark.parametrize(
+    ("texts", "texts_b", "most", "ids", "types"),
+    [
+        (["a b c", "", "zebra a"], None, 16, [[CLS, A, B, C, SEP], [CLS, SEP], [CLS, UNK, A, SEP]],
+         [[0] * 5, [0] * 2, [0] * 4]),
+        (["a b", ""], ["c", "d e"], 16, [[CLS, A, B, SEP, C, SEP], [CLS, SEP, D, E, SEP]],
+         [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1]]),
+        # Long texts lose their end, and of a pair the longer one first.
+        (["a b c d e"], None, 4, [[CLS, A, B, SEP]], [[0] * 4]),
+        (["a b c d"], ["e"], 6, [[CLS, A, B, SEP, E, SEP]], [[0, 0, 0, 0, 1, 1]]),
+    ],
+)  # fmt: skip
+def test_hand_made_ids(tokenizer, texts, texts_b, most, ids, types):
+    encoded = encode(tokenizer, split_of(texts, texts_b), most)
+    assert (as_lists(encoded.input_ids), as_lists(encoded.token_type_ids)) == (ids, types)
     assert {array.dtype for array in (*encoded.input_ids, *encoded.token_type_ids)} == {np.dtype(np.int64)}
-    assert encoded.lengths.dtype == np.int64
-    assert encoded.lengths.tolist() == [5, 2, 4]
-    assert len(encoded) == 3
+    assert (encoded.lengths.dtype, encoded.lengths.tolist()) == (np.int64, [len(one) for one in ids])
+    assert len(encoded) == len(texts)
+    without = encode(word_tokenizer("abcde", ("input_ids", "attention_mask")), split_of(texts, texts_b), most)
+    assert (as_lists(without.input_ids), without.token_type_ids) == (ids, None)
 
 
 def test_texts_without_any_token_are_refused():
@@ -48,24 +60,6 @@ def test_texts_without_any_token_are_refused():
     with pytest.raises(DataError, match=naming("train", "2", "3")) as caught:
         encode(bare, split_of(["", "a b", " "]), max_length=16)
     assert "\n" not in str(caught.value)
-
-
-def test_pairs(tokenizer):
-    encoded = encode(tokenizer, split_of(["a b", ""], ["c", "d e"]), max_length=16)
-    assert as_lists(encoded.input_ids) == [[CLS, A, B, SEP, C, SEP], [CLS, SEP, D, E, SEP]]
-    assert as_lists(encoded.token_type_ids) == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1]]
-
-
-def test_long_texts_lose_their_end_and_of_a_pair_the_longer_first(tokenizer):
-    assert as_lists(encode(tokenizer, split_of(["a b c d e"]), 4).input_ids) == [[CLS, A, B, SEP]]
-    pair = encode(tokenizer, split_of(["a b c d"], ["e"]), 6)
-    assert as_lists(pair.input_ids) == [[CLS, A, B, SEP, E, SEP]]
-
-
-def test_a_tokenizer_without_token_types():
-    encoded = encode(word_tokenizer("abcde", ("input_ids", "attention_mask")), split_of(["a"]), 8)
-    assert encoded.token_type_ids is None
-    assert as_lists(encoded.input_ids) == [[CLS, A, SEP]]
 
 
 texts = st.text("abcde z", max_size=12)

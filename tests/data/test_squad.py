@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from word_tokenizer import word_tokenizer
 
 from adapter_probe.data.squad import Answer, Questions, WindowSettings, encode_windows
-from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -237,21 +236,11 @@ def test_settings_without_room_are_refused(cut, facts):
         encode_windows(TOKENIZERS["bert"], questions_on(("w1", "w2", "w2")), cut)
 
 
-@pytest.fixture(scope="module")
-def real(shared_dir):
-    transformers = pytest.importorskip("transformers")
-    data, weights = shared_dir / "data" / "squad", shared_dir / "weights" / "gte-small"
-    if not (data.is_dir() and weights.is_dir()):
-        pytest.skip(f"no real data at {data} or tokenizer at {weights}")
-    questions = load_split(find_task(data), "validation")
-    return transformers.AutoTokenizer.from_pretrained(weights), questions
-
-
 @pytest.mark.real_data
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [WindowSettings(), WindowSettings.within(128)])
-def test_real_windows(real, cut):
-    tokenizer, questions = real
+def test_real_windows(real_questions, cut):
+    tokenizer, questions = real_questions
     windows = encode_windows(tokenizer, questions, cut)
     assert windows.encoded.lengths.max() <= cut.max_length
     answered, same = set(), 0
@@ -278,8 +267,8 @@ def test_real_windows(real, cut):
 
 
 @pytest.mark.real_data
-def test_real_windows_of_one_question_follow_each_other(real):
-    tokenizer, questions = real
+def test_real_windows_of_one_question_follow_each_other(real_questions):
+    tokenizer, questions = real_questions
     longest = max(range(len(questions)), key=lambda i: len(questions.contexts[questions.paragraph[i]]))
     one = questions_on(
         (questions.questions[longest], questions.contexts[questions.paragraph[longest]], "the")

@@ -299,7 +299,7 @@ OF_NO_NUMBER = "finite number; regression; --kind; --columns"
         (f"{HEADER}a,0.5\nb,high\n", {}, f"train.csv line 3; 'high'; {OF_NO_NUMBER}"),
         (f"{HEADER}a,0.5\nb,inf\n", {}, f"train.csv line 3; 'inf'; {OF_NO_NUMBER}"),
         (BINARY, {"metric": "auc"}, "'auc'; classification; accuracy, mcc, f1, macro_f1"),
-        (BINARY, {"metric": "f1_macro"}, "'f1_macro'; classification; 'macro_f1'; accuracy, mcc, f1, macro_f1"),
+        (BINARY, {"metric": "f1_macro"}, "'f1_macro'; classification; 'macro_f1'; accuracy, mcc, f1"),
         (f"{BINARY}c,2\n", {"metric": "f1"}, "'f1'; 3 labels; accuracy, mcc"),
         (BINARY, {"metric": ""}, "--metric is empty"),
         (BINARY, {"kind": "sorting"}, "'sorting'; classification, regression"),
