@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from byte_tokenizer import TEMPLATE, byte_tokenizer
 from refusals import naming
+from row_files import jsonl
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -36,9 +38,9 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    def write(*rows: dict, name: str = "rows.jsonl") -> Path:
+    def write(*rows: dict | str, name: str = "rows.jsonl") -> Path:
         path = tmp_path / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        path.write_text("".join(row if isinstance(row, str) else jsonl(row) for row in rows), "utf-8")
         return path
 
     return write
@@ -60,31 +62,40 @@ def texts_of(tree) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-def test_forms_by_their_columns(write, tokenizer):
-    asked = {"context": "1 + 1 =", "choices": ["2", "3"], "gold": 0}
-    arc = {"question": "How many?", "choices": ["one", "two", "three"], "answer": 2, "id": "x"}
-    pair = {
-        "sentence_good": "Cats purr.",
-        "sentence_bad": "Cats purrs.",
-        "field": "morphology",
-        "UID": "agree",
-    }
-    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
-    expected = [
-        (asked, "choice", Request("1 + 1 =", ("2", "3"), " ", 0)),
-        (arc, "choice", Request("Question: How many?\nAnswer:", ("one", "two", "three"), " ", 2)),
-        (pair, "choice", Request("", ("Cats purr.", "Cats purrs."), " ", 0, "morphology/agree")),
-        ({"prompt": "Say:", "completion": " hi"}, "completion", Request("Say:", (" hi",))),
-        (chat, "completion", Request("[user] Hi\n[assistant] ", ("Hello\n",), framed=False)),
-        ({"text": "A whole text."}, "text", Request("", ("A whole text.",))),
-    ]
-    for row, form, request in expected:
-        read = requests_of(tokenizer, tables(write(row)), "test")
-        assert (read.form, read.rows, read.name) == (form, (request,), "test")
-        assert (
-            choose_metric(None, read)
-            == {"choice": "accuracy", "completion": "nll", "text": "bits_per_byte"}[form]
-        )
+USUAL = {"choice": "accuracy", "completion": "nll", "text": "bits_per_byte"}
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+PURRS = {"question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
+GOOD = {"sentence_good": "Cats purr.", "sentence_bad": "Cats purrs."}
+PAIR = Request("", ("Cats purr.", "Cats purrs."), " ")
+# Rows, the form that their columns make them of, and their requests; the text of a file stands alone.
+FORMED = [
+    ([{"context": "1 + 1 =", "choices": ["2", "3"], "gold": 0}], "choice",
+     [Request("1 + 1 =", ("2", "3"), " ", 0)]),
+    ([{"question": "How many?", "choices": ["one", "two", "three"], "answer": 2, "id": "x"}], "choice",
+     [Request("Question: How many?\nAnswer:", ("one", "two", "three"), " ", 2)]),
+    ([{**PURRS, "context": ""}], "choice",
+     [Request("Question: What purrs?\nAnswer:", ("a cat", "a dog"), " ")]),
+    # A part of the data that is missing names nothing.
+    ([{**GOOD, "field": "morphology", "UID": "agree"}, {**GOOD, "field": "f", "UID": None},
+      {**GOOD, "field": None, "UID": 3}, {**GOOD, "UID": ""}], "choice",
+     [replace(PAIR, group=group) for group in ("morphology/agree", "f", "3", "")]),
+    ([{"prompt": "Say:", "completion": " hi"}], "completion", [Request("Say:", (" hi",))]),
+    # A text beside another kind is that kind written out.
+    ([{"prompt": "Say:", "completion": " hi", "text": "Say: hi"}], "completion", [Request("Say:", (" hi",))]),
+    ([{"messages": CHAT}], "completion", [Request("[user] Hi\n[assistant] ", ("Hello\n",), framed=False)]),
+    ([{"text": "A whole text."}], "text", [Request("", ("A whole text.",))]),
+    (["First line.\n\nSecond.", "Another."], "text",
+     [Request("", ("First line.\n\nSecond.",)), Request("", ("Another.",))]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "form", "requests"), FORMED)
+def test_forms_by_their_columns(write, tokenizer, rows, form, requests):
+    texts = [write(row, name=f"{number}.txt") for number, row in enumerate(rows) if isinstance(row, str)]
+    files = texts or [write(*rows)]
+    read = requests_of(tokenizer, tables(*files), "test")
+    assert (read.form, read.rows, read.name) == (form, tuple(requests), "test")
+    assert choose_metric(None, read) == USUAL[form]
 
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
@@ -120,43 +131,6 @@ def test_messages_of_every_form_go_through_the_template_with_what_the_row_gives_
     assert read.context == wanted.context
 
 
-def test_a_context_that_a_question_would_leave_unread(write, tokenizer):
-    row = {"context": "A cat purrs.", "question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
-    with pytest.raises(DataError, match=naming("line 1", "'context'", "'A cat purrs.'")):
-        requests_of(tokenizer, tables(write(row)), "test")
-    (read,) = requests_of(tokenizer, tables(write({**row, "context": ""})), "test").rows
-    assert read.context == "Question: What purrs?\nAnswer:"
-
-
-def test_a_text_beside_another_kind_is_that_kind_written_out(write, tokenizer):
-    both = {"prompt": "Say:", "completion": " hi", "text": "Say: hi"}
-    assert requests_of(tokenizer, tables(write(both)), "test").form == "completion"
-
-
-def test_a_part_of_the_data_that_is_missing_names_nothing(write, tokenizer):
-    pair = {"sentence_good": "a", "sentence_bad": "b"}
-    rows = [{**pair, "field": "f", "UID": None}, {**pair, "field": None, "UID": 3}, {**pair, "UID": ""}]
-    assert [row.group for row in requests_of(tokenizer, tables(write(*rows)), "test").rows] == [
-        "f",
-        "3",
-        "",
-    ]
-
-
-def test_a_pointer_of_git_lfs_in_place_of_data(tmp_path, tokenizer):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(DataError, match=naming("git lfs pull")):
-        requests_of(tokenizer, tables(path), "test")
-
-
-def test_a_txt_file_is_one_text(tmp_path, tokenizer):
-    (tmp_path / "a.txt").write_text("First line.\n\nSecond.", encoding="utf-8")
-    (tmp_path / "b.txt").write_text("Another.", encoding="utf-8")
-    read = requests_of(tokenizer, tables(tmp_path / "a.txt", tmp_path / "b.txt"), "test")
-    assert [row.choices[0] for row in read.rows] == ["First line.\n\nSecond.", "Another."]
-
-
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -164,53 +138,29 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
             [{"text": "a"}, {"prompt": "a", "completion": "b"}],
             "line 2; 'prompt', 'completion'; line 1; 'text'",
         ),
+        ([{**PURRS, "context": "A cat purrs."}], "line 1; 'context'; 'A cat purrs.'"),
+        (["version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"], "rows.jsonl; git lfs pull"),
         ([{"chosen_ids": [1], "rejected_ids": [2]}], "line 1; preferences; reward model"),
         ([{"input_ids": [1]}], "line 1; input_ids; batches="),
         ([{"label": 1}], "line 1; 'label'; context, choices, gold; prompt, completion"),
         ([{"context": "a", "choices": ["b", "c"], "gold": 2}], "line 1; 'gold'; 2; 0 to 1"),
         ([{"context": "a", "choices": ["b"], "gold": 0}], "line 1; 'choices'; ['b']; two or more"),
-        (
-            [{"context": "a", "choices": ["b", ""], "gold": 0}],
-            "line 1; 'choices'; ['b', '']; two or more",
-        ),
+        ([{"context": "a", "choices": ["b", ""], "gold": 0}], "line 1; 'choices'; ['b', '']; two or more"),
         ([{"sentence_good": "a", "sentence_bad": ""}], "line 1; 'sentence_bad'; ''; text"),
         ([{"prompt": "a", "completion": 3}], "line 1; 'completion'; 3; string"),
-        (
-            [
-                {
-                    "prompt": [{"role": "user", "content": "a"}],
-                    "completion": [{"role": "user", "content": "a"}],
-                }
-            ],
-            "line 1; 'completion'; last; assistant",
-        ),
-        (
-            [{"messages": [{"role": r, "content": "a"} for r in ("user", "assistant")], "tools": "add"}],
-            "line 1; 'tools'; 'add'; list of functions",
-        ),
+        ([{"prompt": CHAT[:1], "completion": CHAT[:1]}], "line 1; 'completion'; last; assistant"),
+        ([{"messages": CHAT, "tools": "add"}], "line 1; 'tools'; 'add'; list of functions"),
         ([{"text": "\ud800"}], "line 1; 'text'; '\\ud800'; string; Unicode"),
+        ([{"messages": CHAT[:1]}], "line 1; 'messages'; two or more; last; assistant"),
         (
-            [{"messages": [{"role": "user", "content": "a"}]}],
-            "line 1; 'messages'; two or more; last; assistant",
-        ),
-        (
-            [{"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}],
+            [{"messages": [{**CHAT[0], "content": None}, CHAT[1]]}],
             "line 1; 'messages'; 'content': None; text",
         ),
+        ([{**GOOD, "UID": "\udcff"}], "line 1; 'UID'; '\\udcff'; name; printable"),
+        ([{**GOOD, "field": "\x1b[31m"}], "line 1; 'field'; '\\x1b[31m'; name; printable"),
+        ([{**GOOD, "field": ["x"]}], "line 1; 'field'; ['x']; name; printable"),
         (
-            [{"sentence_good": "a", "sentence_bad": "b", "UID": "\udcff"}],
-            "line 1; 'UID'; '\\udcff'; name; printable",
-        ),
-        (
-            [{"sentence_good": "a", "sentence_bad": "b", "field": "\x1b[31m"}],
-            "line 1; 'field'; '\\x1b[31m'; name; printable",
-        ),
-        (
-            [{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}],
-            "line 1; 'field'; ['x']; name; printable",
-        ),
-        (
-            [{"prompt": "a", "completion": "b", "sentence_good": "a", "sentence_bad": "b"}],
+            [{"prompt": "a", "completion": "b", **GOOD}],
             "line 1; several; ('sentence_good', 'sentence_bad'); ('prompt', 'completion')",
         ),
     ],
