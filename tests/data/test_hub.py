@@ -219,14 +219,28 @@ def test_without_a_network_the_kept_copy_is_read_without_trying_again(library, h
     assert len(asked) == 1
 
 
-def test_without_a_network_and_a_kept_copy(library, hub_answers):
-    stand_in = library()
-    hub_answers(OSError("no route to host\nand more"))
-    said = refused(find_task, preset="rte")
-    assert names(said, "hub:nyu-mll/glue:rte:train", "no route to host", "cached", "folder")
+UNREACHABLE = OSError("no route to host\nand more")
+UNKNOWN = RepositoryNotFoundError("404", response=SimpleNamespace(headers={}, request=None, status_code=404))
+AT = f"hub:x/y:z:train@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "splits", "facts", "offline"),
+    [
+        (UNREACHABLE, {}, "no route to host; cached; folder", True),
+        (COMMIT, {"test": rte()}, 'Unknown split "train".', False),  # the library's first line
+        (UNKNOWN, {}, 'Unknown split "train".', False),  # which the library itself says
+        (COMMIT, {"train": Table(text=[], label=[])}, "no rows", False),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(library, hub_answers, answer, splits, facts, offline):
+    stand_in = library(**splits)
+    hub_answers(answer)
+    said = refused(read_hub, HubSplit("x/y", "z", "train", COMMIT))
+    assert names(said, AT, *facts.split("; "))
     assert "HF_HUB_OFFLINE" not in said
-    assert stand_in.offline == [True]
-    assert stand_in.config.HF_HUB_OFFLINE is False
+    assert (stand_in.offline, stand_in.config.HF_HUB_OFFLINE) == ([offline], False)
+    assert newest_commit("x/y") == (answer if answer == COMMIT else None)
 
 
 def test_offline_by_wish_the_hub_is_not_asked(library, monkeypatch):
@@ -234,30 +248,6 @@ def test_offline_by_wish_the_hub_is_not_asked(library, monkeypatch):
     library()
     # Had it been asked, the line would say that it cannot be reached.
     assert names(refused(find_task, preset="rte"), "HF_HUB_OFFLINE", "cached")
-
-
-def test_what_the_hub_itself_refuses_is_said_in_the_librarys_first_line(library, hub_answers):
-    stand_in = library(train=rte())
-    hub_answers(COMMIT)
-    said = refused(find_task, preset="rte")
-    assert names(said, f"hub:nyu-mll/glue:rte:validation@{COMMIT}", 'Unknown split "validation".')
-    assert stand_in.offline == [False, False]
-
-
-def test_an_unknown_name_has_the_library_say_so(library, hub_answers, monkeypatch):
-    stand_in = library()
-    hub_answers(
-        RepositoryNotFoundError("404", response=SimpleNamespace(headers={}, request=None, status_code=404))
-    )
-    assert newest_commit("nobody/nothing") is None
-    refused(read_hub, HubSplit("nobody/nothing", None, "train"))
-    assert stand_in.offline == [False]
-
-
-def test_an_empty_split(library, hub_answers):
-    library(train=Table(text=[], label=[]))
-    hub_answers(COMMIT)
-    assert names(refused(read_hub, HubSplit("x/y", "z", "train")), "hub:x/y:z:train", "no rows")
 
 
 hub_names = st.text("abcXYZ019_-./", min_size=1)
