@@ -87,8 +87,7 @@ def load_tasks(
         for row in own
     ]
     documents = [one for _, _, of_task, _ in read.values() for one in of_task]
-    if (keep := subset(len(rows), max_examples)) is not None:
-        documents = [documents[number] for number in keep]
+    documents = [documents[number] for number in subset(len(rows), max_examples)]
     made = requests_with_fingerprint(form, rows, name, max_examples)
     return replace(
         made, metrics=tuple(metrics), templated=prompting.apply_chat_template, documents=tuple(documents),

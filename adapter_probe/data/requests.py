@@ -126,8 +126,7 @@ def requests_with_fingerprint(
     form: Form, requests: Sequence[Request], name: str, max_examples: int | None = None
 ) -> Requests:
     """Requests, or a fixed random subset of them, together with their fingerprint."""
-    if (keep := subset(len(requests), max_examples)) is not None:
-        requests = [requests[i] for i in keep]
+    requests = [requests[i] for i in subset(len(requests), max_examples)]
     records = [
         {k: v for k, v in asdict(request).items() if k != "turns" and (k != "reference" or v)}
         for request in requests

@@ -125,7 +125,8 @@ def triplets_of(
     """Queries with a similar text, and texts that are not similar."""
     found: list[Texts] = []
     negatives = [name for table in tables for name in _negatives(table.every_name)]
-    for row in _chosen([row for table in tables for row in table], max_examples):
+    rows = [row for table in tables for row in table]
+    for row in (rows[i] for i in subset(len(rows), max_examples)):
         if (query := _named(row.record, _QUERY)) is None:
             raise _lacks(row, listed(_QUERY))
         texts = [_text(row, query), _text(row, "positive")]
@@ -290,12 +291,7 @@ def _asked(
         raise DataError(f"{tables[0].path}: no query has a relevant document")
     n_bare = len(judged) - len(kept)
     said = f"queries without a relevant document, which are left out: {n_bare:,}"
-    return _chosen(kept, max_examples), (said,) if n_bare else ()
-
-
-def _chosen(rows: list[Any], max_examples: int | None) -> list[Any]:
-    keep = subset(len(rows), max_examples)
-    return rows if keep is None else [rows[i] for i in keep]
+    return [kept[i] for i in subset(len(kept), max_examples)], (said,) if n_bare else ()
 
 
 def _split(texts: tuple[str, ...], name: str, content: Any) -> Split:

@@ -91,16 +91,16 @@ def refuse_changed(spec: TaskSpec, split: str, fingerprint: str) -> None:
         )
 
 
-def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
-    """Indices of a fixed random subset of rows, in their order; None for all.
+def subset(n_rows: int, max_examples: int | None) -> list[int]:
+    """Indices of a fixed random subset of rows, or of all, in their order.
 
     A smaller subset is contained in every larger one.
     """
     if max_examples is not None and max_examples < 1:
         raise DataError(f"the number of examples must be at least 1, got {max_examples}")
     if max_examples is None or max_examples >= n_rows:
-        return None
-    return np.sort(_drawn(n_rows, max_examples, seed=0))
+        return list(range(n_rows))
+    return np.sort(_drawn(n_rows, max_examples, seed=0)).tolist()
 
 
 def _drawn(n_rows: int, n: int, seed: int) -> np.ndarray:

@@ -193,7 +193,7 @@ def load_with_question(
     if expect_fingerprint:
         refuse_changed(spec, split, loaded.fingerprint)
     keep = subset(len(loaded), max_examples)
-    kept = loaded if keep is None else _assembled(spec, split, rows.kept(keep))
+    kept = loaded if len(keep) == len(loaded) else _assembled(spec, split, rows.kept(keep))
     form = _ROWS.get(spec.kind, _TEXTS)[0](spec)
     refuse_unread(form, [rows])
     question = question_of(form, [rows], len(kept))

@@ -291,8 +291,7 @@ def _load(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleText
 def _metadata(spec: TaskSpec, split: str, n_examples: int) -> dict[str, tuple[str, ...]]:
     """The columns besides texts and label with several values, but not too many, to filter by."""
     rows = Rows.joined(read_split(spec, split))
-    keep = subset(len(rows.records), n_examples)
-    rows = rows if keep is None else rows.kept(keep)
+    rows = rows.kept(subset(len(rows.records), n_examples))
     found = {}
     for name in rows.names:
         values = [record.get(name) for record in rows.records]
