@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
+from adapter_probe.data.formats import QUESTION_COLUMNS
 from adapter_probe.data.forms import both_meant, refuse_disagreeing
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.naming import COMPARED, LABELLED, PREFERENCES, SCORED, how_to_read
 from adapter_probe.data.readers import is_raw_cola, uncompressed
 from adapter_probe.data.request_rows import refuse_other_rows
+from adapter_probe.data.rows import Rows, is_text
 from adapter_probe.data.task_spec import RAW_COLA, Columns
 from adapter_probe.errors import DataError, listed, shown
 from adapter_probe.kinds.task import TaskKind

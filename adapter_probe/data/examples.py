@@ -11,7 +11,6 @@ import numpy as np
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.combining import Agreement, Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode, encoded_with_fingerprint
-from adapter_probe.data.formats import Rows
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.labels import Split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
@@ -27,6 +26,7 @@ from adapter_probe.data.question import (
 )
 from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests, whole_texts
+from adapter_probe.data.rows import Rows
 from adapter_probe.data.similarity import (
     RERANKED,
     TRIPLETS,

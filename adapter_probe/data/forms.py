@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from adapter_probe.data.formats import EMPTY, Rows
 from adapter_probe.data.naming import Layout, right_columns, sources, words_of
 from adapter_probe.data.readers import SPLIT_WORDS
+from adapter_probe.data.rows import EMPTY, Rows
 from adapter_probe.errors import DataError, listed, quote
 from adapter_probe.kinds.row_forms import NO_FORM, RowForm
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.rows import Rows
 from adapter_probe.errors import DataError, install_extra, one_line
 from adapter_probe.reads import report_unknown
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, ExampleRows
 from adapter_probe.data.readers import is_raw_cola
+from adapter_probe.data.rows import Rows, fingerprint_of
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError, listed, must_be, shown
 from adapter_probe.metrics import Kind

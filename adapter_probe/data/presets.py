@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit, newest_commit
 from adapter_probe.data.readers import find_files, is_raw_cola, split_words
+from adapter_probe.data.rows import Rows
 from adapter_probe.data.task_spec import RAW_COLA, Columns
 from adapter_probe.errors import DataError, listed
 from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows
 from adapter_probe.data.forms import DataForm, unread
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import (
@@ -18,6 +17,7 @@ from adapter_probe.data.requests_encoding import (
     start_token,
     whole_texts,
 )
+from adapter_probe.data.rows import Rows
 
 _MOST_NAMED = 12  # columns in a line
 _MANY = 10  # rows among which every choice should be right once

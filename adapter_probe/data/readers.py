@@ -15,13 +15,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapter_probe.data.formats import (
-    PARQUET,
-    READERS,
-    Rows,
-    looks_like_cola,
-    read_parquet,
-)
+from adapter_probe.data.formats import PARQUET, READERS, looks_like_cola, read_parquet
+from adapter_probe.data.rows import Rows
 from adapter_probe.errors import DataError, listed, reason_of, shown
 from adapter_probe.reads import report
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from adapter_probe.data.formats import READERS, RowOf, is_text
+from adapter_probe.data.formats import READERS
 from adapter_probe.data.forms import DataForm, Role, answer_role, parts_in, prompt_role
 from adapter_probe.data.naming import ANSWERED, SCORED, are_choices, how_to_read
+from adapter_probe.data.rows import RowOf, is_text
 from adapter_probe.errors import DataError, listed, one_line
 from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, ExampleRows, refuse_unread
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.request_rows import FORMS, Request, columns_of, request_of
+from adapter_probe.data.rows import Rows, fingerprint_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
 from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm

@@ -1,151 +1,180 @@
-"""Rows from examples in memory: frames and tables of any library, mappings, texts with labels."""
+"""Rows of a table, of any source, with checked access and the place of each for error messages."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Set
+import hashlib
+import json
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.data.columns import LABEL_COLUMNS
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, listed, shown
 
-_DEEPEST = 20
+EMPTY = (None, "", [], {})
+"""What a row holds where it holds nothing."""
 
 
-def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
-    """Rows of plain JSON, from a DataFrame, a list of mappings, or a pair (texts, labels).
+class Asked(ChainMap[str, object]):
+    """A record that notes which of its columns were asked for; only to look whether one is there is no use.
 
     Args:
-        columns: from whether they are pairs of texts to the names of first text, second text and label.
+        names: where the names are noted, for all records of a table.
     """
-    data = _as_frame_or_rows(data)
-    if hasattr(data, "itertuples"):
-        names = [str(name) for name in data.columns]
-        if len(set(names)) < len(names):
-            raise DataError(f"data has the columns {', '.join(names)}; column names must be unique")
-        rows: Any = (dict(zip(names, values)) for values in data.itertuples(index=False, name=None))
-    elif is_column(data) and len(data) == 2 and all(map(is_column, data)):
-        rows = _paired(data[0], data[1], columns)
-    elif is_column(data):
-        rows = data
-    else:
-        raise DataError(
-            f"data is a {type(data).__name__}; give a file, several files, a DataFrame, a list of rows "
-            "(mappings from column to value; of an iterable dataset list(...)), or a pair (texts, labels); "
-            "tokens are given as batches= with a model in memory"
-        )
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise DataError(
-                f"data row {number} is a {type(row).__name__}; give mappings from column to value, or a pair "
-                "(texts, labels)"
-            )
-        yield {str(name): _plain(value, number, str(name)) for name, value in row.items()}
+
+    def __init__(self, record: dict[str, object], names: set[str]):
+        super().__init__(record)
+        self._names = names
+
+    def __getitem__(self, name: str) -> object:
+        self._names.add(name)
+        return super().__getitem__(name)
 
 
-def one_table(data: Any, split: str) -> Any:
-    """One split of several, as of a `DatasetDict`; a mapping of columns as rows; anything else as given."""
-    if not isinstance(data, Mapping) or hasattr(data, "itertuples"):
-        return data
-    if data and all(hasattr(one, "column_names") or hasattr(one, "columns") for one in data.values()):
-        if split not in data:
-            raise DataError(
-                f"data has the splits {', '.join(map(str, data))}, and no {split}; give one of them, such as "
-                f"data=DATA[{next(iter(data))!r}]"
-            )
-        return data[split]
-    sizes = {len(column) if is_column(column) else -1 for column in data.values()}
-    if -1 in sizes:
-        return data
-    if len(sizes) > 1:
-        raise DataError(
-            "data is a mapping; give one from a column's name to its values, which are equally many, or a "
-            "list of rows"
-        )
-    return [dict(zip(data, values)) for values in zip(*data.values())]
+@dataclass(frozen=True)
+class RowOf:
+    """One row with checked access to its fields."""
 
+    place: str
+    record: Mapping[str, object]
 
-def token_rows(data: Any) -> list[dict[str, Any]] | None:
-    """The rows of a table or list that hold tokens and no texts; None of anything else."""
-    names = getattr(data, "column_names", None)
-    names = getattr(data, "columns", None) if names is None else names
-    if names is None and is_column(data):
-        first = next(iter(data), None)
-        names = first if isinstance(first, Mapping) else ()
-    if names is None or "input_ids" not in list(names):
-        return None
-    rows = list(rows_of(data, lambda _: ("", "", "")))
-    texts = (isinstance(x, str) for row in rows[:1] for name, x in row.items() if name not in LABEL_COLUMNS)
-    return None if any(texts) or not rows else rows
+    def error(self, column: str, expected: str) -> DataError:
+        """An error of a column's value."""
+        value = shown(self.record.get(column))
+        return DataError(f"{self.place}: column {column!r} contains {value}, expected {expected}")
 
-
-def _as_frame_or_rows(data: Any) -> Any:
-    """A DataFrame or rows, from the table of another library: polars, pyarrow, datasets, ..."""
-    if hasattr(data, "itertuples") or not (hasattr(data, "to_dicts") or hasattr(data, "to_pandas")):
-        return data
-    try:
-        return data.to_dicts() if hasattr(data, "to_dicts") else data.to_pandas()
-    except ImportError as error:
-        kind = type(data).__name__
-        raise DataError(f"data is a {kind}, which cannot be read without another package: {error}") from None
-
-
-def categories_of(data: Any) -> tuple[str, ...]:
-    """The names of the labels in their order, if the labels of a frame or pair are a pandas categorical.
-
-    Empty for anything else, and for categories that are numbers, which say no more than the labels do.
-    """
-    if isinstance(data, (str, Path)):
-        return ()
-    data = _as_frame_or_rows(data)
-    if hasattr(data, "itertuples"):
-        columns = [data[name] for name in data.columns if str(name).lower() in LABEL_COLUMNS]
-    else:
-        columns = [data[1]] if is_column(data) and len(data) == 2 and all(map(is_column, data)) else []
-    of = (getattr(getattr(column, "dtype", None), "categories", ()) for column in columns)
-    names = next((tuple(one) for one in of if len(one)), ())
-    return names if all(isinstance(name, str) and not name.isdecimal() for name in names) else ()
-
-
-def is_column(value: Any) -> bool:
-    """Whether a value is a list, a tuple, an array or a Series."""
-    listed = hasattr(value, "__len__") and hasattr(value, "__iter__") and not hasattr(value, "columns")
-    listed = listed and getattr(value, "ndim", 1) > 0
-    return listed and not isinstance(value, (str, bytes, Mapping, Set))
-
-
-def _paired(texts: Any, labels: Any, columns: Callable[[bool], tuple[str, str, str]]) -> list[dict[str, Any]]:
-    texts = list(texts)
-    if len(texts) != len(labels):
-        raise DataError(f"data has {len(texts)} texts and {len(labels)} labels; give one label per text")
-    pairs = [not isinstance(text, str) for text in texts]
-    if any(pairs) and not (all(pairs) and all(is_column(text) and len(text) == 2 for text in texts)):
-        raise DataError("the texts in data are neither all strings nor all pairs of strings")
-    text, text_b, label = columns(any(pairs))
-    if any(pairs):
-        return [{text: one[0], label: value, text_b: one[1]} for one, value in zip(texts, labels)]
-    return [{text: one, label: value} for one, value in zip(texts, labels)]
-
-
-def _plain(value: Any, row: int, column: str, depth: int = 0) -> Any:
-    """A value as plain JSON, converted from NumPy if necessary; missing values become null."""
-    if depth > _DEEPEST:
-        raise DataError(
-            f"data row {row}: column {column!r} contains itself, or is nested more than {_DEEPEST} levels"
-        )
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if value is None or isinstance(value, (str, bool, int)):
+    def text(self, column: str) -> str:
+        """A text."""
+        value = self.record[column]
+        if not is_text(value):
+            raise self.error(column, "a string of complete Unicode characters")
         return value
-    if isinstance(value, float):
-        return None if math.isnan(value) else value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one, row, column, depth + 1) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one, row, column, depth + 1) for one in value]
-    if type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    raise DataError(
-        f"data row {row}: column {column!r} contains a {type(value).__name__}; allowed are texts, numbers, "
-        "booleans, and lists or mappings of these"
-    )
+
+    def filled(self, column: str) -> str:
+        """A text that must not be empty."""
+        if not (value := self.text(column)):
+            raise self.error(column, "some text")
+        return value
+
+    def label(self, column: str) -> str:
+        """The name of a part of the data; nothing where it is missing."""
+        value = self.record[column]
+        if value is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable():
+            raise self.error(column, "a name in printable characters")
+        return str(value)
+
+    def number(self, column: str, expected: str = "a number") -> float:
+        """A finite number, or the text of one."""
+        value: Any = self.record[column]
+        with suppress(TypeError, ValueError):
+            if not isinstance(value, bool) and isfinite(float(value)):
+                return float(value)
+        raise self.error(column, expected)
+
+    def choices(self, column: str) -> tuple[str, ...]:
+        """Two texts or more."""
+        value = self.record[column]
+        good = isinstance(value, list) and len(value) > 1
+        if not good or not all(choice and is_text(choice) for choice in value):
+            raise self.error(column, "a list of two or more texts")
+        return tuple(value)
+
+    def index(self, column: str, n: int) -> int:
+        """The number of one of `n` choices."""
+        value = self.record[column]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
+            raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of a file, or of several.
+
+    Attributes:
+        path: the file, or a split on the hub, for error messages.
+        names: the first row's columns; ``"0", "1", ...`` where the file has no header.
+        records: one dict per row, column to value: strings, or any JSON values.
+        places: where each row stands, for error messages: its file, and in it the line, the item of a JSON
+            list, or in SQuAD's layout article, paragraph and question, counted from 1.
+        asked: the columns that were asked for; `adapter_probe.data.forms` says what becomes of the others.
+    """
+
+    path: Path | str
+    names: tuple[str, ...]
+    records: list[dict[str, object]]
+    places: list[str]
+    asked: set[str] = field(default_factory=set, compare=False)
+
+    @classmethod
+    def joined(cls, tables: Sequence[Rows]) -> Rows:
+        """The rows of several files, in order."""
+        records = [record for rows in tables for record in rows.records]
+        places = [place for rows in tables for place in rows.places]
+        asked = set().union(*(rows.asked for rows in tables))
+        return cls(", ".join(str(rows.path) for rows in tables), tables[0].names, records, places, asked)
+
+    def kept(self, keep: Iterable[int]) -> Rows:
+        """The rows ``keep`` (indices)."""
+        kept = [(self.records[row], self.places[row]) for row in keep]
+        records, places = map(list, zip(*kept)) if kept else ([], [])
+        return replace(self, records=records, places=places)
+
+    @property
+    def every_name(self) -> tuple[str, ...]:
+        """The columns of all rows; `names` has those of the first."""
+        return tuple(dict.fromkeys(name for record in self.records for name in record))
+
+    @cached_property
+    def first_values(self) -> dict[str, object]:
+        """The first value of every column that holds something in some row."""
+        found = (
+            (name, next((x for x in (record.get(name) for record in self.records) if x not in EMPTY), None))
+            for name in self.every_name
+        )
+        return {name: value for name, value in found if value is not None}
+
+    def __iter__(self) -> Iterator[RowOf]:
+        return (RowOf(place, Asked(record, self.asked)) for place, record in zip(self.places, self.records))
+
+    def column(self, name: str) -> list[object]:
+        """One column's values."""
+        self.asked.add(name)
+        try:
+            return [record[name] for record in self.records]
+        except KeyError:
+            row = next(i for i, record in enumerate(self.records) if name not in record)
+            found = listed(self.records[row])
+            raise DataError(f"{self.places[row]}: no column {name!r}; columns found: {found}") from None
+
+    def texts(self, name: str) -> list[str]:
+        """One column's values, each a string that UTF-8 can hold."""
+        values = self.column(name)
+        try:
+            "".join(values).encode()
+        except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
+            return [row.text(name) for row in self]
+        return values
+
+
+def fingerprint_of(content: object, sort_keys: bool = False) -> str:
+    """SHA-256 of rows as plain JSON."""
+    plain = json.dumps(content, sort_keys=sort_keys, default=str)  # Parquet has dates and bytes
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a string that UTF-8 can hold."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

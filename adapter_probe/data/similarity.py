@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
-from adapter_probe.data.formats import RowOf, Rows, fingerprint_of, is_text
 from adapter_probe.data.forms import DataForm, Role, prompt_role, refuse_disagreeing, refuse_unread
 from adapter_probe.data.labels import Split
 from adapter_probe.data.naming import COMPARED
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.request_rows import are_preferences
+from adapter_probe.data.rows import RowOf, Rows, fingerprint_of, is_text
 from adapter_probe.data.sources import subset
 from adapter_probe.data.task_spec import Columns
 from adapter_probe.errors import DataError, listed, shown

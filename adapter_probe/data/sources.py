@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import columns_of_file, with_columns
 from adapter_probe.data.hub import HubSplit, read_hub
 from adapter_probe.data.readers import read_rows, read_text, uncompressed
+from adapter_probe.data.rows import Rows, fingerprint_of
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError
 

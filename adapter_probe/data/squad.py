@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
-from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, ExampleRows, answer_role, prompt_role
+from adapter_probe.data.rows import Rows, fingerprint_of
 from adapter_probe.data.task_spec import TaskSpec
 from adapter_probe.errors import DataError, listed, shown
 

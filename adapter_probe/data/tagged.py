@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
-from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
+from adapter_probe.data.formats import TAG_COLUMNS
 from adapter_probe.data.forms import DataForm, ExampleRows, refuse_disagreeing
 from adapter_probe.data.labels import class_number
+from adapter_probe.data.rows import Rows, fingerprint_of, is_text
 from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
 from adapter_probe.formulas import NO_CLASS, NO_WORD

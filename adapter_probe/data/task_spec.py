@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adapter_probe.data.formats import is_text
 from adapter_probe.data.forms import columns_named
 from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.rows import is_text
 from adapter_probe.errors import AdapterProbeError, DataError, shown
 from adapter_probe.kinds.table import about_kind
 from adapter_probe.kinds.task import TaskKind

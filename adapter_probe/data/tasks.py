@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
-from adapter_probe.data.formats import Rows
 from adapter_probe.data.forms import DataForm, refuse_unread
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import (
@@ -27,6 +26,7 @@ from adapter_probe.data.presets import find_preset, hub_files, preset_columns, p
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file, uncompressed
 from adapter_probe.data.requests import form_of, is_of_language_model
+from adapter_probe.data.rows import Rows
 from adapter_probe.data.similarity import are_contrasts
 from adapter_probe.data.sources import fingerprint_of_tables, read_split, refuse_changed, subset
 from adapter_probe.data.squad import Questions, assemble_questions, form_of_questions

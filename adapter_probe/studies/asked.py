@@ -12,9 +12,9 @@ from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation, Prompting
+from adapter_probe.data.in_memory import categories_of
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import uncompressed
-from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import DataError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS
 from adapter_probe.probe.ablation_arguments import AblationArguments

@@ -15,9 +15,9 @@ from adapter_probe.argument_checks import refuse_no_path
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
 from adapter_probe.checkpoints.mlx import is_mlx
 from adapter_probe.data.forms import columns_named, columns_of_file, with_columns
+from adapter_probe.data.in_memory import is_column, rows_of
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.readers import names_rows, read_rows, refuse_unreadable
-from adapter_probe.data.rows import is_column, rows_of
 from adapter_probe.data.similarity import CORPUS, files_of_collection, is_collection
 from adapter_probe.data.task_of_files import records_no_data
 from adapter_probe.errors import DataError, shown

@@ -19,9 +19,9 @@ from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.examples import Examples
-from adapter_probe.data.formats import is_text
+from adapter_probe.data.in_memory import is_column
 from adapter_probe.data.labels import Split
-from adapter_probe.data.rows import is_column
+from adapter_probe.data.rows import is_text
 from adapter_probe.device import check_precision, choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint
 from adapter_probe.data.generating import Prompting
-from adapter_probe.data.rows import one_table, token_rows
+from adapter_probe.data.in_memory import one_table, token_rows
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError
 from adapter_probe.hub_names import is_hub_name, is_missing, name_and_revision
 from adapter_probe.jobs.resources import Machine

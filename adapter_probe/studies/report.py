@@ -15,11 +15,11 @@ from adapter_probe.analysis.score_changes import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
-from adapter_probe.data.formats import Rows
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.prompts import prompts_of
 from adapter_probe.data.requests import requests_of
+from adapter_probe.data.rows import Rows
 from adapter_probe.data.sources import read_source, read_split, subset
 from adapter_probe.data.tagged import Tagged
 from adapter_probe.data.task_of_files import given_task

@@ -15,7 +15,6 @@ from row_files import jsonl
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from adapter_probe.data.formats import RowOf, Rows
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompts import prompts_of
 from adapter_probe.data.request_rows import request_of
@@ -26,6 +25,7 @@ from adapter_probe.data.requests import (
     requests_with_fingerprint,
 )
 from adapter_probe.data.requests_encoding import count_texts, encode_requests
+from adapter_probe.data.rows import RowOf, Rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.errors import DataError
 from adapter_probe.kinds.row_forms import ROW_FORMS

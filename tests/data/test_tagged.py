@@ -12,8 +12,8 @@ from refusals import naming
 import adapter_probe as ap
 from adapter_probe.analysis.resampling import draw_weights
 from adapter_probe.analysis.weighted_scores import weighted_scorer
-from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import label_sets
+from adapter_probe.data.rows import Rows
 from adapter_probe.data.tagged import Words, assemble_tagged, count_tags, refuse_unscorable
 from adapter_probe.data.task_spec import Columns, TaskSpec
 from adapter_probe.metrics import score

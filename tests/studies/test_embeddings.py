@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 import adapter_probe as ap
 from adapter_probe.checkpoints.embedding import of_library
 from adapter_probe.data.combining import ranking_scores
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.rows import Rows
 from adapter_probe.data.similarity import _by_id
 from adapter_probe.errors import CheckpointError
 

@@ -15,7 +15,7 @@ import pytest
 from refusals import naming
 
 import adapter_probe as ap
-from adapter_probe.data.rows import categories_of
+from adapter_probe.data.in_memory import categories_of
 from adapter_probe.studies.example_files import as_files
 
 CIRCULAR: list = []
