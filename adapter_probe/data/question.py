@@ -11,13 +11,9 @@ import numpy as np
 
 from adapter_probe.data.forms import DataForm, unread
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import (
-    Start,
-    sequences_of,
-    start_token,
-    whole_texts,
-)
+from adapter_probe.data.requests_encoding import Start, start_token, whole_texts
 from adapter_probe.data.rows import Rows
+from adapter_probe.data.token_trees import sequences_of
 
 _MOST_NAMED = 12  # columns in a line
 _MANY = 10  # rows among which every choice should be right once

@@ -15,15 +15,8 @@ import numpy as np
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import (
-    EncodedRequests,
-    Start,
-    Text,
-    Unfit,
-    encoder_of,
-    naming_row,
-    sequences_of,
-)
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, Unfit, encoder_of, naming_row
+from adapter_probe.data.token_trees import Text, sequences_of
 
 
 def encode_training(

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.token_trees import TokenTree
 from adapter_probe.device import is_out_of_memory
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.checking import refused

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.token_trees import TokenTree
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Stop, base_of, changed, moved_to
 from adapter_probe.replay.two_weights import TwoWeights

@@ -10,7 +10,8 @@ import torch
 from refusals import naming
 from tiny_families import SINGLE, family
 
-from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.token_trees import grow_tree
 from adapter_probe.errors import ModelError
 from adapter_probe.probe import layouts
 from adapter_probe.probe.layouts import choose_layout

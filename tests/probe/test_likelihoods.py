@@ -15,7 +15,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from adapter_probe.data.batches import NO_TAG
-from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.token_trees import grow_tree
 from adapter_probe.probe import likelihoods
 from adapter_probe.probe.layouts import choose_layout
 from adapter_probe.probe.likelihoods import (

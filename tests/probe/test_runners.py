@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from where import DEVICE
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.data.requests_encoding import TokenTree
+from adapter_probe.data.token_trees import TokenTree
 from adapter_probe.errors import ModelError
 from adapter_probe.probe.ablation_arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
