@@ -8,11 +8,10 @@ in ``benchmarks/preparing/demo_task``.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 from pathlib import Path
 
+from adapter_probe.data.readers import read_rows
 from adapter_probe.errors import DataError, reason_of
 
 SENTENCES = Path(__file__).with_name("demo.tsv.gz")
@@ -25,8 +24,7 @@ def write_demo(folder: Path, n_train: int | None = None, n_validation: int | Non
     Args:
         n_train: at most this many sentences for training, the first ones; None for all.
     """
-    with gzip.open(SENTENCES, "rt", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    rows = read_rows(SENTENCES).records
     for split, most in (("train", n_train), ("validation", n_validation)):
         own = [{k: v for k, v in row.items() if k != "split"} for row in rows if row["split"] == split]
         path = folder / f"{split}.jsonl"

@@ -13,8 +13,9 @@ import numpy as np
 from adapter_probe.data.encoding import Items, add_arrays
 from adapter_probe.data.forms import DataForm, Role, parts_in, prompt_role, refuse_unread
 from adapter_probe.data.generating import Generation
+from adapter_probe.data.messages import chat_prompt
 from adapter_probe.data.naming import ANSWERED, how_to_read
-from adapter_probe.data.request_rows import Request, chat_prompt
+from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import Encoder, Start, encoder_of
 from adapter_probe.data.rows import RowOf, Rows, is_text

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from adapter_probe.data.formats import READERS
 from adapter_probe.data.forms import DataForm, Role, answer_role, parts_in, prompt_role
+from adapter_probe.data.messages import ROLES, applied, messages_of
 from adapter_probe.data.naming import ANSWERED, SCORED, are_choices, how_to_read
-from adapter_probe.data.rows import RowOf, is_text
-from adapter_probe.errors import DataError, listed, one_line
+from adapter_probe.data.rows import RowOf
+from adapter_probe.errors import DataError, listed
 from adapter_probe.kinds.row_forms import ROW_FORMS, Form, RowForm
 
 REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 """Columns of a reference model's log-likelihoods, as TRL names them."""
-_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -67,65 +65,11 @@ def _pair(row: RowOf, tokenizer: Any) -> Request:
     return Request("", sentences, " ", 0, "/".join(part for part in parts if part))
 
 
-def chat_prompt(row: RowOf, column: str, tokenizer: Any) -> str:
-    """What the chat template writes of messages whose last turn is a user's, and of the next turn's head."""
-    messages = _messages(row, column, ("user",), after=", with what is right in answer")
-    return _applied(row, column, tokenizer, messages, head=True)
-
-
-def _messages(
-    row: RowOf, column: str, last: Sequence[str] = (), least: int = 1, roles: Sequence[str] = (),
-    after: str = "",
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Messages with a text each, of which the last one has one of some roles.
-
-    Args:
-        roles: the roles that all may have; any if there are none.
-    """
-    value: Any = row.record[column]
-    known = f" and the roles {listed(roles)}" if roles else ""
-    good = isinstance(value, list) and len(value) >= least and all(isinstance(m, dict) for m in value)
-    if not good or (last and value[-1].get("role") not in last):
-        several = "two or more messages" if least > 1 else "messages"
-        own = f", the last one of the {last[0]}" if last else ""
-        each = f", with a text as content{known}" if roles else ""
-        raise row.error(column, f"{several}{own}{after}{each}")
-    if not all(is_text(m.get("content")) and (not roles or m.get("role") in roles) for m in value):
-        raise row.error(column, f"messages with a text as content each{known}")
-    return value
-
-
-def _applied(row: RowOf, column: str, tokenizer: Any, messages: Any, head: bool = False) -> str:
-    """Messages as the chat template writes them, with the head of the assistant's next turn if asked for.
-
-    The template is given the row's `tools` and `chat_template_kwargs`, as in TRL.
-    """
-    if not getattr(tokenizer, "chat_template", None):
-        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
-    more = _of_template(row, "chat_template_kwargs", dict, "an object of names and values") or {}
-    tools = _of_template(row, "tools", list, "a list of functions, or one as JSON") or None
-    options = {"tokenize": False, "add_generation_prompt": head, "tools": tools}
-    try:
-        return str(tokenizer.apply_chat_template(messages, **options, **more))
-    except Exception as error:  # templates are programs and may raise anything
-        raise row.error(column, f"messages for the chat template ({one_line(error)})") from None
-
-
-def _of_template(row: RowOf, column: str, kind: type, expected: str) -> Any:
-    """What a row gives to the chat template in a column, which may be JSON; nothing where it is empty."""
-    value = row.record.get(column)
-    with suppress(ValueError):
-        value = json.loads(value) if isinstance(value, str) and value else value
-    if value and not isinstance(value, kind):
-        raise row.error(column, expected)
-    return value
-
-
 def _chat(row: RowOf, tokenizer: Any) -> Request:
     """The last turn is the completion of all turns before it, formatted by the tokenizer's template."""
-    messages = _messages(row, "messages", ("assistant",), least=2)
-    before = _applied(row, "messages", tokenizer, messages[:-1], head=True)
-    whole = _applied(row, "messages", tokenizer, messages)
+    messages = messages_of(row, "messages", ("assistant",), least=2)
+    before = applied(row, "messages", tokenizer, messages[:-1], head=True)
+    whole = applied(row, "messages", tokenizer, messages)
     if not whole.startswith(before) or whole == before:
         raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return Request(before, (whole[len(before) :],), framed=False)
@@ -135,10 +79,10 @@ def _completion(row: RowOf, tokenizer: Any) -> Request:
     """A completion of a prompt: texts, or messages as TRL has them."""
     if not isinstance(row.record["completion"], list):
         return Request(row.text("prompt"), (row.filled("completion"),))
-    before = _messages(row, "prompt", roles=_ROLES)
-    after = _messages(row, "completion", ("assistant",), roles=_ROLES)
-    head = _applied(row, "prompt", tokenizer, before, head=True)
-    whole = _applied(row, "completion", tokenizer, before + after)
+    before = messages_of(row, "prompt", roles=ROLES)
+    after = messages_of(row, "completion", ("assistant",), roles=ROLES)
+    head = applied(row, "prompt", tokenizer, before, head=True)
+    whole = applied(row, "completion", tokenizer, before + after)
     same = common_length(head, whole)
     return Request(whole[:same], (whole[same:],), framed=False)
 
@@ -146,11 +90,11 @@ def _completion(row: RowOf, tokenizer: Any) -> Request:
 def _turns(row: RowOf, tokenizer: Any) -> tuple[tuple[int, int], ...]:
     """Where the turns of the assistant begin and end in a chat that `_chat` has read."""
     messages: Any = row.record["messages"]
-    whole = _applied(row, "messages", tokenizer, messages)
+    whole = applied(row, "messages", tokenizer, messages)
     parts = [
         (
-            _applied(row, "messages", tokenizer, messages[:place], head=True),
-            _applied(row, "messages", tokenizer, messages[: place + 1]),
+            applied(row, "messages", tokenizer, messages[:place], head=True),
+            applied(row, "messages", tokenizer, messages[: place + 1]),
         )
         for place, message in enumerate(messages)
         if message.get("role") == "assistant"
@@ -171,8 +115,8 @@ def _preference(row: RowOf, tokenizer: Any) -> Request:
         same = _shared(chosen, rejected)
         same -= same > 0 and chosen[same - 1] == " "  # the space belongs to the answers, as in TRL
         return Request(chosen[:same], (chosen[same:], rejected[same:]), reference=reference)
-    chosen, rejected = (_messages(row, name, ("assistant",), roles=_ROLES) for name in given)
-    before = _messages(row, "prompt", roles=_ROLES) if isinstance(prompt, list) else None
+    chosen, rejected = (messages_of(row, name, ("assistant",), roles=ROLES) for name in given)
+    before = messages_of(row, "prompt", roles=ROLES) if isinstance(prompt, list) else None
     if before is None:  # a text repeats the user's turn, which the answers begin with
         same = _shared(chosen, rejected)
         before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
@@ -180,8 +124,8 @@ def _preference(row: RowOf, tokenizer: Any) -> Request:
             before = [{"role": "user", "content": row.text("prompt")}]
         elif prompt and not any(str(prompt).strip() in str(turn["content"]) for turn in before):
             raise row.error("prompt", "the user's turn with which both answers begin, or no prompt")
-    written = [_applied(row, "chosen", tokenizer, before + own) for own in (chosen, rejected)]
-    head = _applied(row, "chosen", tokenizer, before, head=True) if before else ""
+    written = [applied(row, "chosen", tokenizer, before + own) for own in (chosen, rejected)]
+    head = applied(row, "chosen", tokenizer, before, head=True) if before else ""
     same = min(common_length(head, text) for text in written)
     answers = tuple(text[same:] for text in written)
     return Request(head[:same], answers, framed=False, reference=reference)

@@ -21,7 +21,6 @@ from adapter_probe.checkpoints.opening import open_any, open_several, with_embed
 from adapter_probe.checkpoints.spreading import free_places, memory_by_place, places_of, spread
 from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.data.answers import refuse_without_number, scores_by
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, Reading
@@ -36,6 +35,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_t
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.data.task_of_files import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.task_spec import TaskSpec
+from adapter_probe.data.written_scores import refuse_without_number, scores_by
 from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import PER_TEXT, about, check_metric, generated_metric, metric_label

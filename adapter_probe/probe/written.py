@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import StopStringCriteria
 
-from adapter_probe.data.answers import Extractor, scores_of
 from adapter_probe.data.prompts import EncodedPrompts
+from adapter_probe.data.written_scores import Extractor, scores_of
 from adapter_probe.device import available_memory, size_for
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding, counts_padding

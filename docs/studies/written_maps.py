@@ -22,7 +22,7 @@ from seed_thirds import within
 
 import adapter_probe as ap
 from adapter_probe.analysis.resampling import draw_weights
-from adapter_probe.data.answers import text_scorer
+from adapter_probe.data.written_scores import text_scorer
 from adapter_probe.figures.style import FAINT, INK, paper_style
 from adapter_probe.studies.ablation_study import Ablation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adapter_probe.data.answers import last_number, refuse_without_number, scores_by, scores_of
+from adapter_probe.data.written_scores import last_number, refuse_without_number, scores_by, scores_of
 from adapter_probe.errors import DataError
 
 
