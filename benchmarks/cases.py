@@ -54,44 +54,22 @@ class Case:
         return replace(self, name=f"tiny-{self.name}", spec={**self.spec, **small}, every=min(self.every, 2))
 
 
-def _random(name: str, layers: int, hidden: int, texts: int, lengths: tuple[int, int], **more: Any) -> Case:
-    shape = {
-        "layers": layers,
-        "hidden": hidden,
-        "texts": texts,
-        "shortest": lengths[0],
-        "longest": lengths[1],
-    }
-    kind, contenders = more.pop("kind", "random"), more.pop("contenders", PEERS_OF_ADAPTERS)
-    return Case(name, kind, contenders, {**shape, "adapters": kind == "random"}, **more)
+def _random(layers: int, hidden: int, texts: int) -> dict[str, Any]:
+    """What `random_case.py` is told; texts have 8 to 60 tokens."""
+    shape = {"layers": layers, "hidden": hidden, "texts": texts, "shortest": 8, "longest": 60}
+    return {**shape, "adapters": True}
 
 
 def _real(name: str, rows: int | None) -> Case:
     return Case(name, "real", PEERS_OF_ADAPTERS, {"task": name, "rows": rows, "train": TRAIN}, every=6)
 
 
-def _scaling() -> list[Case]:
-    """The tree against the loop, one thing changed at a time; `layers-12` is the middle of all three."""
-    plain = {"contenders": ("tree", "loop"), "hidden": 384}
-    shapes = [
-        *((f"layers-{n}", n, 64, (8, 60), every) for n, every in ((6, 3), (12, 6), (24, 20))),
-        *((f"texts-{n}", 12, n, (8, 60), 6) for n in (16, 256)),
-        *((f"length-{n}", 12, 64, (n, n), 6) for n in (16, 64, 256)),
-    ]
-    return [
-        _random(name, layers, texts=texts, lengths=lengths, every=every, **plain)
-        for name, layers, texts, lengths, every in shapes
-    ]
-
-
-SCALING = {case.name: case for case in _scaling()}
 CASES: dict[str, Case] = {
-    "bert-base": _random("bert-base", 12, 768, 64, (8, 60)),
+    "bert-base": Case("bert-base", "random", PEERS_OF_ADAPTERS, _random(12, 768, 64)),
     "cola": _real("cola", rows=None),
     "mnli": _real("mnli", rows=ROWS),
-    "bert-large": _random("bert-large", 24, 1024, 16, (8, 60), every=20),
-    "lora": _random("lora", 12, 768, 32, (8, 60), kind="lora", contenders=PEERS_OF_LORA, every=3),
-    **SCALING,
+    "bert-large": Case("bert-large", "random", PEERS_OF_ADAPTERS, _random(24, 1024, 16), every=20),
+    "lora": Case("lora", "lora", PEERS_OF_LORA, _random(12, 768, 32) | {"adapters": False}, every=3),
 }
 
 

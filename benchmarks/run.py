@@ -19,14 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cases import CASES, SCALING, Absent, prepare
+from cases import CASES, Absent, prepare
 from contest import PLAYERS, Setting, contest
 from environments import HERE, OWN, PEERS, python_of, variables
 from report import store, summarise, table
 
 RESULTS = HERE / "results"
 OTHERS = ("start-up",)  # measurements of another kind, each a script of its own
-GROUPS = {"scaling": tuple(SCALING)}
 QUICK = ("bert-base", "start-up")
 ROUNDS = 4
 TINY_PRODUCT = 256
@@ -35,8 +34,7 @@ TINY_PRODUCT = 256
 def main() -> None:
     """Run the cases and print their tables."""
     options = parse()
-    names = [name for asked in options.cases for name in GROUPS.get(asked, (asked,))]
-    for name in names:
+    for name in options.cases:
         if name in OTHERS:
             run_other(name, options)
         else:
@@ -45,7 +43,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command's arguments."""
-    known = (*CASES, *GROUPS, *OTHERS)
+    known = (*CASES, *OTHERS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
     parser.add_argument("--all", action="store_true", help="every case")
@@ -61,7 +59,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="next to no work: does everything run?")
     options = parser.parse_args()
     options.cases = known if options.all else tuple(options.cases) or QUICK
-    options.cases = [name for name in options.cases if not (options.all and name in SCALING)]
     if unknown := [name for name in options.cases if name not in known]:
         parser.error(f"unknown case {unknown[0]!r}; known: {', '.join(known)}")
     if options.rounds < 1:

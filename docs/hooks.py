@@ -23,7 +23,6 @@ from adapter_probe.cli.main import app
 
 sys.path.insert(0, str(Path(__file__).parent))
 import gallery as figure_gallery
-from tree_picture import prefix_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, NOTEBOOKS, DRAWN = ROOT / "docs", ROOT / "build" / "notebooks", ROOT / "build" / "gallery" / "now"
@@ -35,7 +34,7 @@ ROOT_PAGES = {  # in the tree -> in the site
     "benchmarks/LOG.md": "project/benchmarks-log.md",
 }
 FIGURES, PICTURES = "reference/gallery.md", "reference/gallery"
-GALLERY, CLI, TREE = "studies/index.md", "reference/cli.md", "assets/prefix-tree.svg"
+GALLERY, CLI = "studies/index.md", "reference/cli.md"
 STUDIES_NAV = "Studies"
 _LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$", re.DOTALL | re.MULTILINE)
@@ -59,7 +58,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.remove(page)  # it opens the gallery
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
-    files.append(File.generated(config, TREE, content=prefix_tree()))
     for source in sorted((DOCS / "notebooks").glob("*.ipynb")):
         _add_notebook(source.stem, files, config)
     _add_figures(files, config)

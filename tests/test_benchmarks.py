@@ -17,7 +17,9 @@ def test_tree_against_loop(tmp_path):
     command = [
         sys.executable,
         str(RUN),
-        "layers-6",
+        "bert-base",
+        "--contenders",
+        "tree,loop",
         "--tiny",
         "--rounds",
         "2",
@@ -31,7 +33,7 @@ def test_tree_against_loop(tmp_path):
     done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "| plain loop, own model | all |" in done.stdout
-    record = json.loads((tmp_path / "tiny-layers-6.json").read_text())
+    record = json.loads((tmp_path / "tiny-bert-base.json").read_text())
     assert (record["variants"], record["examples"]) == (7, 8)
     tree = record["contenders"]["tree"]
     for name in ("loop", "hooks"):

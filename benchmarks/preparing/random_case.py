@@ -63,7 +63,7 @@ def main() -> None:
     base = loaded.model if opened is None else opened.model
     logits = all_logits(base, encoded_texts(folder))
     known = {**facts(base, method), "logit_spread": float(balance(base, logits))}
-    labels = [int(n) if draw.random() > MISLABELLED else 1 - int(n) for n in predictions(logits)]
+    labels = [int(n) if draw.random() > MISLABELLED else 1 - int(n) for n in logits.argmax(axis=-1)]
     save_texts(folder, labels, texts)
     save_base(base, folder / "model", folder)
     if opened is not None:
@@ -167,11 +167,6 @@ def balance(base: PreTrainedModel, logits: np.ndarray) -> float:
     base.classifier.bias[1] -= middle
     logits[:, 1] -= middle
     return margins.std()
-
-
-def predictions(logits: np.ndarray) -> np.ndarray:
-    """Class numbers ``[examples]``."""
-    return logits.argmax(axis=-1)
 
 
 if __name__ == "__main__":
