@@ -66,17 +66,9 @@ def demo(
     base = _base_folder()
     write_demo(out / "data", *(TINY if tiny else ()))
     print_message(f"1/3 writing sentences for training and, with other words, for validation: {out / 'data'}")
-    checkpoint = out / "checkpoint"
-    print_message(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
-    with warnings.catch_warnings():
-        # The frozen pooler of this base was never trained; these adapters learn the task nevertheless.
-        warnings.simplefilter("ignore", AdapterProbeWarning)
-        adapter_probe.train(
-            base, checkpoint, data=out / "data", name="generated word order", size=SIZE, init_std=INIT_STD,
-            epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, **vars(where),
-        )  # fmt: skip
+    _train(base, out, 1 if tiny else EPOCHS, where)
     print_message("3/3 switching adapters off over every span of layers")
-    study = adapter_probe.ablate(checkpoint, out=out / "ablation", **vars(where))
+    study = adapter_probe.ablate(out / "checkpoint", out=out / "ablation", **vars(where))
     report = study_report(study)
     show_study(study, report, json)
     if not json:
@@ -93,6 +85,19 @@ def _base_folder() -> Path:
             f"the demo's base model ({BASE_PACKAGE}) is not installed; {install_extra('demo')}"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
+
+
+def _train(base: Path, out: Path, epochs: int, where: OnDevice) -> None:
+    """Train the adapters that are ablated, on the sentences in ``out/data``, into ``out/checkpoint``."""
+    checkpoint = out / "checkpoint"
+    print_message(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
+    with warnings.catch_warnings():
+        # The frozen pooler of this base was never trained; these adapters learn the task nevertheless.
+        warnings.simplefilter("ignore", AdapterProbeWarning)
+        adapter_probe.train(
+            base, checkpoint, data=out / "data", name="generated word order", size=SIZE, init_std=INIT_STD,
+            epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED, **vars(where),
+        )  # fmt: skip
 
 
 def _reading(summary: AblationSummary, heatmap: str) -> str:

@@ -6,7 +6,7 @@ axes, and still does after these are resized.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
+from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection, QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, Locator
@@ -133,9 +133,8 @@ def draw_cells(
     small = known & small if small is not None else np.zeros(len(values), bool)
     full = known & ~small
     there = len(ax.texts)  # of the user's, or of an earlier drawing
-    _draw_squares(cells, np.where(full, values, np.nan), ax, scale)
+    mesh = _draw_squares(cells, np.where(full, values, np.nan), ax, scale)
     ax.grid(False)  # lines of the style in force would run through the notes
-    mesh = ax.collections[-1]
     if 1.5 * size_in_points(ax)[0] / len(cells.lasts) > 2 * style.SMALLEST_SIZE and any(forms[0][1]):
         _write_numbers(cells.positions[full], [forms[0][1][n] for n in np.flatnonzero(full)], ax)
     numbers = list(ax.texts)[there:]
@@ -147,6 +146,13 @@ def draw_cells(
     _cross_out(cells, ~known, ax)
     frames = PolyCollection([], facecolors="none", edgecolors=style.GREEN, label="single layers", zorder=2)
     ax.add_collection(frames, autolim=False)
+    _label_layers(ax, cells, studied)
+    before_drawing(ax, _Fitted(cells, forms, full, scale, mesh, frames, numbers, dashes))
+    return numbers
+
+
+def _label_layers(ax: Axes, cells: Cells, studied: str) -> None:
+    """The axes' names and the layers' numbers."""
     ax.set_xlabel(f"last layer {studied}")
     ax.set_ylabel(f"first layer {studied}")
     ax.tick_params(axis="y", labelrotation=0)
@@ -154,25 +160,43 @@ def draw_cells(
     number_layers(ax.xaxis, cells.lasts)
     number_layers(ax.yaxis, cells.firsts)
 
-    def fit(ax: Axes) -> None:
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """Fits what `draw_cells` has drawn to the size of the cells, which is known when the axes are drawn.
+
+    Attributes:
+        forms: see `forms_of`.
+        full: bool ``[spans]``, the cells that have a number.
+        numbers: of the full cells; empty where there is no room for any.
+    """
+
+    cells: Cells
+    forms: Sequence[Form]
+    full: np.ndarray
+    scale: Scale
+    squares: QuadMesh
+    frames: PolyCollection
+    numbers: Sequence[Text]
+    dashes: LineCollection
+
+    def __call__(self, ax: Axes) -> None:
         cell, unit = cell_size(ax), style.scale_factor()
         gap, width = min(_GAP * unit, 0.1 * cell), min(_OUTLINE * unit, 0.15 * cell)
         gap = gap if cell > SMALL_CELL else 0.0
-        mesh.set_linewidth(gap)
-        frames.set_linewidth(width)
-        frames.set_verts(cells.squares(cells.shortest, (gap + width) / 2 / cell))
-        shown, size = _fitting(forms if numbers else [], full, cell)
-        printed = np.where(full, shown[0] if shown else values, np.nan)
-        mesh.set_array(np.ma.masked_invalid(cells.matrix(as_drawn(printed))))
-        for number, index in zip(numbers, np.flatnonzero(full)):
+        self.squares.set_linewidth(gap)
+        self.frames.set_linewidth(width)
+        self.frames.set_verts(self.cells.squares(self.cells.shortest, (gap + width) / 2 / cell))
+        shown, size = _fitting(self.forms if self.numbers else [], self.full, cell)
+        printed = np.where(self.full, shown[0] if shown else self.forms[0][0], np.nan)
+        self.squares.set_array(np.ma.masked_invalid(self.cells.matrix(as_drawn(printed))))
+        for number, index in zip(self.numbers, np.flatnonzero(self.full)):
             number.set(visible=shown is not None, size=size)
             if shown:
-                number.set(text=shown[1][index], color=style.text_colour(scale.colours(printed[[index]])[0]))
-        dashes.set_visible(shown is None)
-        dashes.set_linewidth(min(0.6 * unit, 0.1 * cell))
-
-    before_drawing(ax, fit)
-    return numbers
+                colour = self.scale.colours(printed[[index]])[0]
+                number.set(text=shown[1][index], color=style.text_colour(colour))
+        self.dashes.set_visible(shown is None)
+        self.dashes.set_linewidth(min(0.6 * unit, 0.1 * cell))
 
 
 def _fitting(forms: Sequence[Form], full: np.ndarray, cell: float) -> tuple[Form | None, float]:
@@ -183,13 +207,14 @@ def _fitting(forms: Sequence[Form], full: np.ndarray, cell: float) -> tuple[Form
     return None, style.SMALLEST_SIZE
 
 
-def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale) -> None:
+def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale) -> QuadMesh:
     """The filled cells."""
     colours, data = mappable(scale), cells.matrix(as_drawn(values))
     edges = {"linewidths": _GAP * style.scale_factor(), "edgecolor": ax.get_facecolor()}
-    ax.pcolormesh(np.ma.masked_invalid(data), cmap=colours.cmap, norm=colours.norm, **edges)
+    squares = ax.pcolormesh(np.ma.masked_invalid(data), cmap=colours.cmap, norm=colours.norm, **edges)
     ax.set(xlim=(0, data.shape[1]), ylim=(data.shape[0], 0), aspect="equal")
     ax.spines[:].set_visible(False)
+    return squares
 
 
 def _write_numbers(positions: np.ndarray, texts: Sequence[str], ax: Axes) -> None:
@@ -344,40 +369,11 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
         [cells.positions[cells.positions[:, 0] == row, 1].min() for row in range(len(cells.firsts))]
     )
 
-    def in_the_way(shown: Sequence[str], size: float, cell: float) -> list[int]:
-        """Which lines touch the cells next to them."""
-        found = []
-        for index, line in enumerate(shown):
-            bottom = _INDENT * size + (len(shown) - 1 - index) * _LEADING * size
-            rows = len(starts) - 1 - np.arange(int(bottom // cell), int((bottom + size) // cell) + 1)
-            free = cell * starts[np.clip(rows, 0, None)].min()
-            if rows.min() < 0 or (_APART + _INDENT) * size + style.text_width(line, size) > free:
-                found.append(index)
-        return found
-
     def fit(ax: Axes) -> None:
-        sizes = np.arange(max(style.tick_size(), style.SMALLEST_SIZE), style.SMALLEST_SIZE - 0.1, -0.5)
-        cell = cell_size(ax)
-        said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in lines]
-        short = [line.split(" (")[0] for line in said]
-        brief = [reduce(lambda line, pair: line.replace(*pair), _BRIEFLY, line) for line in short]
-        broken = [*brief[:1], *sorted(brief[1:], key=len)]  # there is more room at the foot
-        tried = [said, short, brief, broken]
-        for _ in range(_MOST_BREAKS):
-            bad = in_the_way(broken, sizes[-1], cell)
-            widths = {index: style.text_width(broken[index], sizes[-1]) for index in bad}
-            at = max(widths, key=widths.__getitem__, default=0)
-            halves = style.wrap_text(broken[at], sizes[-1], 0.68 * widths[at]).split("\n") if bad else []
-            broken = [*broken[:at], *halves, *broken[at + 1 :]] if len(halves) == 2 else broken
-            tried.append(broken)
-        fitting = ((some, size) for some in tried for size in sizes if not in_the_way(some, size, cell))
-        name = brief[:1]
-        if in_the_way(name, sizes[-1], cell):
-            width = style.text_width(name[0], sizes[-1])
-            name = style.wrap_text(name[0], sizes[-1], 0.68 * width).split("\n")
-        said, size = next(fitting, ([*name, *brief[1:]], sizes[-1]))
+        corner = _Corner(starts, cell_size(ax))
+        said, size = corner.fitting(lines)
         shown = list(range(len(said)))
-        while shown and (bad := in_the_way([said[i] for i in shown], size, cell)):
+        while shown and (bad := corner.in_the_way([said[i] for i in shown], size)):
             del shown[max(bad) or min(1, len(shown) - 1)]
         for index, note in enumerate(notes):
             note.set(visible=index in shown, size=size, text=said[index] if index < len(said) else "")
@@ -385,3 +381,60 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
             notes[index].xyann = (_APART * size, _INDENT * size + above * _LEADING * size)
 
     before_drawing(ax, fit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Corner:
+    """The empty lower left corner of a grid, in which notes stand.
+
+    Attributes:
+        starts: int ``[rows]``, the first column of each row that has a cell.
+        cell: side of a cell, points.
+    """
+
+    starts: np.ndarray
+    cell: float
+
+    def in_the_way(self, shown: Sequence[str], size: float) -> list[int]:
+        """Which lines touch the cells next to them, at a font size in points."""
+        found = []
+        for index, line in enumerate(shown):
+            bottom = _INDENT * size + (len(shown) - 1 - index) * _LEADING * size
+            above = np.arange(int(bottom // self.cell), int((bottom + size) // self.cell) + 1)
+            rows = len(self.starts) - 1 - above
+            free = self.cell * self.starts[np.clip(rows, 0, None)].min()
+            if rows.min() < 0 or (_APART + _INDENT) * size + style.text_width(line, size) > free:
+                found.append(index)
+        return found
+
+    def fitting(self, lines: Sequence[str]) -> tuple[list[str], float]:
+        """The lines in the longest words that fit, and their size; the shortest words if none do."""
+        sizes = np.arange(max(style.tick_size(), style.SMALLEST_SIZE), style.SMALLEST_SIZE - 0.1, -0.5)
+        said = [line if self.cell > SMALL_CELL else line.replace("○", "•") for line in lines]
+        short = [line.split(" (")[0] for line in said]
+        brief = [reduce(lambda line, pair: line.replace(*pair), _BRIEFLY, line) for line in short]
+        tried = [said, short, brief, *self._broken(brief, sizes[-1])]
+        for some in tried:
+            for size in sizes:
+                if not self.in_the_way(some, size):
+                    return some, size
+        name = brief[:1]
+        if self.in_the_way(name, sizes[-1]):
+            name = _in_halves(name[0], sizes[-1])
+        return [*name, *brief[1:]], sizes[-1]
+
+    def _broken(self, lines: Sequence[str], size: float) -> Iterator[list[str]]:
+        """The long lines at the foot, where there is more room; then with more and more of them broken."""
+        broken = [*lines[:1], *sorted(lines[1:], key=len)]
+        yield broken
+        for _ in range(_MOST_BREAKS):
+            if bad := self.in_the_way(broken, size):
+                at = max(bad, key=lambda index: style.text_width(broken[index], size))
+                halves = _in_halves(broken[at], size)
+                broken = [*broken[:at], *halves, *broken[at + 1 :]] if len(halves) == 2 else broken
+            yield broken
+
+
+def _in_halves(line: str, size: float) -> list[str]:
+    """A line that is broken near its middle, if it can be."""
+    return style.wrap_text(line, size, 0.68 * style.text_width(line, size)).split("\n")

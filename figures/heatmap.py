@@ -64,17 +64,8 @@ def heatmap(
         return module_map(record, ax, colorbar=colorbar, notes=notes, cmap=cmap, annot=annot)
     ax = plt.gca() if ax is None else ax
     parts = record.in_stacks
-    grids, other = [span_grid.grid_of(part) for part in parts], None
-    if spread and isinstance(record, AverageRecord):
-        grids = [span_grid.spread_grid(part) for part in parts if isinstance(part, AverageRecord)]
-    elif len(parts) > 1:
-        pass
-    elif isinstance(record, AverageRecord):
-        width = layout.size_in_points(ax)[0]
-        cell = width / record.spans["last"].nunique()
-        if width >= 2 * _NARROWEST and number_size([_WIDEST_SPREAD], cell) is None:
-            grids = span_grid.with_spread_apart(record)  # the cells have no room for it below a mean
-    elif isinstance(record, AblationRecord) and paper:
+    grids, other = _grids_of(record, layout.size_in_points(ax)[0], spread), None
+    if paper and len(parts) == 1 and isinstance(record, AblationRecord):
         other = span_grid.published_grid(record.summary.task, record.summary.study)
     grids += [] if other is None else [other]
     scale = span_grid.scale_of(grids).recoloured(cmap)
@@ -93,6 +84,23 @@ def heatmap(
             label, metric = ablation_words.drop_label([record], None), None
         draw_colorbar(scale, axes, span_grid.bar_label(label, line, metric), line)
     return ax
+
+
+def _grids_of(record: SpanRecord, width: float, spread: bool) -> list[Grid]:
+    """The grid of each stack of layers; of a mean, on request, its spread, or both where they need it.
+
+    Args:
+        width: of the axes, points.
+        spread: whether the spread over the studies is asked for, and not their mean.
+    """
+    parts = record.in_stacks
+    if spread and isinstance(record, AverageRecord):
+        return [span_grid.spread_grid(part) for part in parts if isinstance(part, AverageRecord)]
+    if len(parts) == 1 and isinstance(record, AverageRecord):
+        cell = width / record.spans["last"].nunique()
+        if width >= 2 * _NARROWEST and number_size([_WIDEST_SPREAD], cell) is None:
+            return span_grid.with_spread_apart(record)  # the cells have no room for it below a mean
+    return [span_grid.grid_of(part) for part in parts]
 
 
 def beside(ax: Axes, n: int) -> list[Axes]:

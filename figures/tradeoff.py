@@ -163,11 +163,8 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
     points = pd.concat([curve.points for curve in series], ignore_index=True)
     metric, cost = wording.common_value(curve.metric for curve in series), COSTS[series[0].x]
     named = "; ".join(f"{curve.name}: {wording.metric_name(curve.metric)}" for curve in series)
-    majorities = ", ".join(
-        f"{one.name} {wording.score_text(one.majority, one.metric)}"
-        for one in series
-        if np.isfinite(one.majority)
-    )
+    known = [one for one in series if np.isfinite(one.majority)]
+    majorities = ", ".join(f"{one.name} {wording.score_text(one.majority, one.metric)}" for one in known)
     others = [curve.others["source"] for curve in series if curve.others is not None]
     sources = dict.fromkeys(name for one in others for name in one)
     axis = "below it the percentage of the base model"

@@ -84,45 +84,45 @@ def ablation_study(
     if beyond and span_order(frame) is None:
         drawn = interaction_grid(record, interaction_scale, beyond.spoken(frame), f"{prefix}i")
         views.append(View(beyond, "interaction", drawn))
-    matrices = confusion(results, frame) if results else None
     examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
-    whole = replace(record, stack="")
-    chosen = section_of(record.identity, "settings")
-    partly = chosen.get("sites", "both") != "both" or bool(chosen.get("layers"))
-    prunable = said.study != "kept" and said.is_informative and words.off == "off" and not partly
-    about = [
-        said.evaluated,
-        wording.examples_text(said.n_examples, said.metric),
-        wording.metric_name(said.metric),
-    ]
-    described = ablation.checkpoint or {}
-    run = {"identity": record.identity, "created_with": record.created_with}
-    own = {name: described[name] for name in _DESCRIBED if name in described}
-    marks = [("key-dashes", f"tolerated {words.drop}")]  # that the drawings themselves do not explain
-    if span_order(frame) is None:
-        marks = [_single(frame), ("key-stairs", f"tolerated {words.drop}"), *_badges(frame, words)]
+    scored = [wording.examples_text(said.n_examples, said.metric), wording.metric_name(said.metric)]
     return MapStudy(
         study_label(record),
-        " · ".join(filter(None, [*about, short_name(record.folder)])),
+        " · ".join(filter(None, [said.evaluated, *scored, short_name(record.folder)])),
         words,
         frame,
         views,
         _facts(ablation, words, beyond),
         _tiles(record, words),
-        marks,
-        {"checkpoint": own, "run": run} if own else run,
+        _marks(frame, words),
+        _record(ablation),
         layers=said.n_layers or 0,
-        topic=study_label(whole),
+        topic=study_label(replace(record, stack="")),
         warning=said.warning,
         question=said.question or (),
         steps=span_section.slider_steps(
             frame, words, tolerance, view=views[0], parameters=said.layer_parameters,
-            partly=bool(said.switched), others=others, prune=prunable, warning=said.warning,
+            partly=bool(said.switched), others=others, prune=_can_prune(record, words), warning=said.warning,
         ),
         start=tolerance,
         single=_layers(record, prefix, words),
-        script={"confusion": matrices, "examples": examples},
+        script={"confusion": confusion(results, frame) if results else None, "examples": examples},
     )  # fmt: skip
+
+
+def _can_prune(record: AblationRecord, words: Words) -> bool:
+    """Whether `prune` can remove what a span of the study switches off."""
+    said, chosen = record.summary, section_of(record.identity, "settings")
+    partly = chosen.get("sites", "both") != "both" or bool(chosen.get("layers"))
+    return said.study != "kept" and said.is_informative and words.off == "off" and not partly
+
+
+def _record(ablation: ReportedAblation) -> dict[str, Any]:
+    """The settings that the page lists: of the run and, where it is known, of the checkpoint."""
+    run = {"identity": ablation.record.identity, "created_with": ablation.record.created_with}
+    described = ablation.checkpoint or {}
+    own = {name: described[name] for name in _DESCRIBED if name in described}
+    return {"checkpoint": own, "run": run} if own else run
 
 
 def average_study(
@@ -255,6 +255,13 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
         where += f", {said.switched} only" if said.switched else ""
         tiles.append(("adapter parameters", f"{sum(parameters):,}", where))
     return tiles
+
+
+def _marks(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
+    """The marks of an ablation's drawings that these do not explain themselves."""
+    if span_order(frame) is not None:
+        return [("key-dashes", f"tolerated {words.drop}")]
+    return [_single(frame), ("key-stairs", f"tolerated {words.drop}"), *_badges(frame, words)]
 
 
 def _single(frame: pd.DataFrame) -> tuple[str, str]:

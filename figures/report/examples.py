@@ -123,23 +123,22 @@ def examples_content(
     def told(row: int | None) -> dict[str, Any] | None:
         if row is None:
             return None
-        packed = _packed(said[row], most)
-        found = {"said": packed, "right": _packed(outcomes[row, kept].astype(int), 1)}
+        right = outcomes[row, kept].astype(int)
+        found = {"said": _packed(said[row], most), "right": _packed(right, 1)}
         if margins is not None:
             digits = (margins[row] + 100).tolist()
             found["margins"] = "".join(_DIGITS[n // 36] + _DIGITS[n % 36] for n in digits)
         return found
 
-    classes = results.scored.options()
-    by_label = {"label": tuple(truth)} if classes else {}
-    groups = {} if results.groups is None else {"group": tuple(results.groups[kept].tolist())}
-    others = {name: tuple(column[i] for i in kept) for name, column in texts.metadata.items()}
-    columns = {**by_label, **groups, **others}
+    columns = {"label": tuple(truth)} if results.scored.options() else {}
+    if results.groups is not None:
+        columns["group"] = tuple(results.groups[kept].tolist())
+    columns |= {name: tuple(column[i] for i in kept) for name, column in texts.metadata.items()}
     return {
         "numbers": (kept + 1).tolist(), "texts": [texts.texts[i] for i in kept],
         "second": None if texts.texts_b is None else [texts.texts_b[i] for i in kept],
         "truth": truth, "columns": {name: _places(column) for name, column in columns.items()},
-        "own": not classes, "options": options, "compares": texts.written is not None,
+        "own": not results.scored.options(), "options": options, "compares": texts.written is not None,
         "intact": told(intact), "rows": [told(row) for row in rows],
         "words": None if margins is None else [signed(n / 100, 2) for n in range(-100, 101)],
         "heads": ["true", "intact model", "this span", "changed by"], "changes": changed.tolist(),

@@ -291,8 +291,9 @@ def slider_steps(
         `bar` and `at`, places of the tolerance in the drawing, on its colour bar and on the card's axis.
     """
     frame, drops = frame.reset_index(drop=True), drop_points(frame["delta_points"])
-    spans, steps, kept = frame, [], words.study == "kept"
-    if parameters is not None and not kept:  # of what is switched off, layers with adapters count
+    spans, steps = frame, []
+    if parameters is not None and words.study != "kept":
+        # Of what is switched off, layers with adapters count.
         below = np.concatenate([[0], np.cumsum(np.array(parameters) > 0)])
         spans = frame.assign(n_layers=below[frame["last"] + 1] - below[frame["first"]])
     bases = ("estimate", "interval") if "bound_low_points" in frame else ("estimate",)
@@ -304,10 +305,6 @@ def slider_steps(
         rows = [None if row is None else int(row.name) for row in found]
         limit, within = wording.tolerance_text(tolerance, words.metric), int((drops <= tolerance).sum())
         count = f"{within} of {len(frame)} span{'s' * (len(frame) != 1)} {'is' if within == 1 else 'are'}"
-        chosen = next((frame.iloc[row] for row in reversed(rows) if row is not None), None)
-        span = None if chosen is None or not prune else f"{chosen['first']:.0f}-{chosen['last']:.0f}"
-        if span and "stack" in frame:
-            span = f'"{chosen["stack"]} {span}"'
         steps.append({
             "tolerance": tolerance, "words": limit, "estimate": rows[0],
             "bound": rows[1] if len(rows) > 1 else None, "within": within,
@@ -316,12 +313,21 @@ def slider_steps(
                 for row, basis in zip(rows, bases)
             ],
             "note": f"{count} within {limit}." + (" This folder has no bounds." if len(rows) < 2 else ""),
-            "prune": span,
+            "prune": _span_to_prune(frame, rows) if prune else None,
             "line": drawn.line_at and drawn.line_at(tolerance),
             "bar": drawn.bar_at and round(drawn.bar_at(tolerance), 1),
             "at": None if reach is None else round(3 + 94 * (tolerance - least) / reach, 1),
         })  # fmt: skip
     return steps
+
+
+def _span_to_prune(frame: pd.DataFrame, rows: Sequence[int | None]) -> str | None:
+    """The best span by the bound, or else by the estimate, as `prune --span` takes it."""
+    chosen = next((frame.iloc[row] for row in reversed(rows) if row is not None), None)
+    if chosen is None:
+        return None
+    span = f"{chosen['first']:.0f}-{chosen['last']:.0f}"
+    return f'"{chosen["stack"]} {span}"' if "stack" in frame else span
 
 
 def _paragraph(
