@@ -68,8 +68,7 @@ def test_each_resample_is_scored_as_if_written_out(metric, n_labels, kind):
 
 
 @pytest.mark.parametrize(
-    ("metric", "reference"),
-    [("accuracy", accuracy_score), ("f1", f1_score), ("mcc", matthews_corrcoef)],
+    ("metric", "reference"), [("accuracy", accuracy_score), ("f1", f1_score), ("mcc", matthews_corrcoef)]
 )
 def test_samples_are_scores_of_weighted_examples(metric, reference):
     """Of examples that are alike in every variant only the sum of weights is drawn."""

@@ -160,9 +160,7 @@ WRONG = [  # a part of the names of variables, None where they are missing or th
 
 
 @pytest.mark.parametrize(("name", "value", "facts"), WRONG)
-def test_a_variable_that_is_missing_or_does_not_fit_is_named(
-    holds, base: Path, name: str, value: np.ndarray | None, facts: tuple[str, ...]
-):
+def test_a_variable_that_is_missing_or_does_not_fit_is_named(holds, base, name, value, facts):
     changed = variables("one-file")
     if value is None:
         folder = holds({own: kept for own, kept in changed.items() if name not in own})
@@ -213,9 +211,7 @@ def test_without_tensorflow_one_line_names_the_extra(base: Path, monkeypatch: py
     assert "adapter-probe[tensorflow]" in message
 
 
-def test_which_of_several_is_told_by_the_file_that_tensorflow_writes(
-    copied: Callable[[str], Path], base: Path
-):
+def test_which_of_several_is_told_by_the_file_that_tensorflow_writes(copied, base):
     folder = copied("one-file")
     shutil.copy(folder / "model.ckpt-2.index", folder / "model.ckpt-1.index")
     assert open_any(folder, str(base)).description.task.name == "one-file"

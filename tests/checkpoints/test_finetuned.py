@@ -217,10 +217,7 @@ def test_its_own_tokenizer_is_written_or_refused(bert, tmp_path):
     slow_unless(("full", "top_layers").__contains__, ["full", "top_layers", "bitfit", "layernorm_only"]),
 )
 def test_what_this_project_trains_in_place_is_ablated_on_its_recorded_base(
-    method,
-    tiny_base,
-    short_task,
-    tmp_path,
+    method, tiny_base, short_task, tmp_path
 ):
     tuned = tmp_path / "tuned"
     k = {"k": 2} if method == "top_layers" else {}

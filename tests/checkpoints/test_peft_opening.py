@@ -23,12 +23,7 @@ from peft_folders import T5, saved
 from refusals import names, refused
 from safetensors.torch import load_file, save_file
 from tiers import slow_unless
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    BertModel,
-    LlamaForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertModel, LlamaForCausalLM
 
 from adapter_probe.checkpoints import base_config, peft_fields, peft_loading
 from adapter_probe.checkpoints.base import load_any_base
@@ -259,10 +254,7 @@ def test_code_beside_a_base_is_never_run(made: Path, tmp_path: Path, name: str):
         assert any(names(note, "evil.M", "never run", "llama") for note in opened.notes)
         assert inspect(made / "lora", base=base)["notes"] == list(opened.notes)
     else:
-        assert {
-            "chatglm": "adapter_probe.ablate",
-            "bert": "lora",
-        }[name] in refusal(made / "lora", str(base))
+        assert {"chatglm": "adapter_probe.ablate", "bert": "lora"}[name] in refusal(made / "lora", str(base))
     assert not (tmp_path / "ran").exists()
 
 

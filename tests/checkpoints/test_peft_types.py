@@ -172,9 +172,7 @@ def test_a_tokenizer_that_was_saved_with_the_adapter(base_of_family, tmp_path: P
 @pytest.mark.parametrize("pad", slow_unless("[SEP]".__eq__, ["[SEP]", "[MASK]"]))
 @pytest.mark.parametrize("ends", ["checkpoint", "base"], ids="texts end by that of the {}".format)
 @pytest.mark.parametrize("pads", ["checkpoint", "base"], ids="padding token in that of the {}".format)
-def test_a_classifier_reads_the_token_that_the_training_read(
-    pads: str, ends: str, pad: str, base_of_family, tmp_path: Path
-):
+def test_a_classifier_reads_the_token_that_the_training_read(pads, ends, pad, base_of_family, tmp_path):
     """With a padding token that also ends texts, the one before; neither the base nor PEFT records it."""
     base, folder = shutil.copytree(base_of_family("llama"), tmp_path / "base"), tmp_path / "checkpoint"
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)

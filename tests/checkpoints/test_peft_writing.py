@@ -12,10 +12,7 @@ from exact import Float64, assert_close_in_float64, to_float64
 from peft_cases import base_of
 from refusals import naming
 from tiers import slow_unless
-from transformers import (
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-)
+from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_writing import to_peft

@@ -222,8 +222,7 @@ def test_any_flipped_byte_or_cut_shows(data, bert_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("case", "name"),
-    [(NATIVE, DELTA), (HOULSBY, "pytorch_adapter.bin"), (PEFT, "adapter_model.bin")],
+    ("case", "name"), [(NATIVE, DELTA), (HOULSBY, "pytorch_adapter.bin"), (PEFT, "adapter_model.bin")]
 )
 def test_a_pickle_that_runs_code_does_not(case, name, place, tmp_path):
     class Bomb:

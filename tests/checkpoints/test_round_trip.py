@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,9 +164,7 @@ def hub_cache(cache: Path, commit: str, source: Path) -> None:
     (repository / "refs" / "main").write_text(commit)
 
 
-def test_a_base_of_the_hub_is_remembered_by_its_revision(
-    tiny_base: Callable[..., Path], write_checkpoint, tmp_path, monkeypatch
-):
+def test_a_base_of_the_hub_is_remembered_by_its_revision(tiny_base, write_checkpoint, tmp_path, monkeypatch):
     import huggingface_hub.constants
 
     cache = tmp_path / "cache"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,7 @@ def pretrained_in(found: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
-def test_a_bottleneck_checkpoint(
-    family: str, tiny_base: Callable, write_checkpoint: Callable, tmp_path: Path
-):
+def test_a_bottleneck_checkpoint(family, tiny_base, write_checkpoint, tmp_path):
     write_checkpoint(tiny_base(family), tmp_path / "c", method=Adapters(size=3, sites="ffn"))
     found = counted(tmp_path / "c")
     assert found == contents_of(open_any(tmp_path / "c"))
@@ -55,9 +52,7 @@ def test_a_bottleneck_checkpoint(
     assert (found["n_layers"], found["n_sites"], found["hidden_size"]) == (n_layers, n_layers, 32)
 
 
-def test_weights_in_several_files_under_old_names(
-    tiny_base: Callable, write_checkpoint: Callable, tmp_path: Path
-):
+def test_weights_in_several_files_under_old_names(tiny_base, write_checkpoint, tmp_path):
     base = tiny_base("bert")
     write_checkpoint(base, tmp_path / "c")
     expected, moved = counted(tmp_path / "c"), tmp_path / "moved"

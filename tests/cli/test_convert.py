@@ -52,9 +52,7 @@ def test_to_this_projects_format_and_on(program, tmp_path: Path):
 
 @pytest.mark.parametrize("to", ["native", "adapterhub", "peft", "prune"])
 @pytest.mark.slow
-def test_what_is_written_in_any_format_is_opened_first(
-    to: str, trained: Path, language_lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_written_in_any_format_is_opened_first(to, trained, language_lora, tmp_path, monkeypatch):
     source = language_lora if to == "peft" else trained
 
     def no_other(folder, *arguments, **options):

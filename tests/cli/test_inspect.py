@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,9 +51,7 @@ def test_the_numbers(program, trained, tiny_base, tree):
     assert sum(tensor.size for tensor in delta.values()) == trained_count
 
 
-def test_a_base_without_pooler(
-    program, train_arguments: tuple, tiny_base: Callable[..., Path], tmp_path: Path
-):
+def test_a_base_without_pooler(program, train_arguments, tiny_base, tmp_path):
     arguments = list(train_arguments)
     arguments[arguments.index("--base") + 1] = base = tiny_base("bert", pooler=False)
     assert program(*arguments, "--out", tmp_path / "c").code == 0

@@ -159,9 +159,7 @@ def test_a_checkpoint_that_changed_since_is_refused(run, checkpoint: Path):
     assert "base.config.hidden_act: gelu -> relu" in refusal(run(checkpoint))
 
 
-def test_texts_that_changed_are_refused_and_the_right_ones_can_be_named(
-    run, checkpoint: Path, tmp_path: Path
-):
+def test_texts_that_changed_are_refused_and_the_right_ones_can_be_named(run, checkpoint, tmp_path):
     file = tmp_path / "data" / "validation.jsonl"
     kept = tmp_path / "kept.jsonl"
     shutil.copy(file, kept)

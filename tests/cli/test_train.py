@@ -18,13 +18,7 @@ from adapter_probe.cli.studies import _training_text
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.jobs.trials import identify_trials
-from adapter_probe.models.methods import (
-    Adapters,
-    FullFineTuning,
-    HeadOnly,
-    LayerNormOnly,
-    TopLayers,
-)
+from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
 from adapter_probe.training.peft_methods import peft_method
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

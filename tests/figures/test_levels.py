@@ -162,11 +162,7 @@ def as_seen(colour: str, matrix: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("matrix", SEEN_BY.values(), ids=SEEN_BY)
 @pytest.mark.parametrize(
     "palette",
-    [
-        drop_scale(np.array([-9.0, 60.0])).shown,
-        difference_scale(np.array([-30.0, 30.0])).shown,
-        style.FILLS,
-    ],
+    [drop_scale(np.array([-9.0, 60.0])).shown, difference_scale(np.array([-30.0, 30.0])).shown, style.FILLS],
     ids=["drops", "differences", "bars"],
 )
 def test_neighbouring_colours_stay_apart_without_red_or_green_cones(palette, matrix):

@@ -107,12 +107,7 @@ def test_the_best_are_those_that_print_alike():
 
 @pytest.mark.parametrize(
     ("score", "sem", "text"),
-    [
-        (0.8444, 0.0012, "84.4 ± 0.1"),
-        (0.8444, np.nan, "84.4"),
-        (np.nan, 0.1, "–"),
-        (-0.05, None, "−5.0"),
-    ],
+    [(0.8444, 0.0012, "84.4 ± 0.1"), (0.8444, np.nan, "84.4"), (np.nan, 0.1, "–"), (-0.05, None, "−5.0")],
 )
 def test_score_cell(score, sem, text):
     assert score_cell(score, sem) == text

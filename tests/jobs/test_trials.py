@@ -16,12 +16,7 @@ from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.trial_run import run_trial
-from adapter_probe.jobs.trials import (
-    finished_trials,
-    plan_trials,
-    shared_settings,
-    write_requests,
-)
+from adapter_probe.jobs.trials import finished_trials, plan_trials, shared_settings, write_requests
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
 from adapter_probe.results.trial_files import claim_study, read_trial
 from adapter_probe.training.loop import Trainer

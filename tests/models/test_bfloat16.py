@@ -55,12 +55,7 @@ def off(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.skipif(not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)), reason=NO_BFLOAT16)
-@given(
-    st.integers(1, 70),
-    st.integers(1, 40),
-    st.integers(1, 40),
-    st.booleans(),
-)
+@given(st.integers(1, 70), st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: bool):
     torch.manual_seed(rows)
     linear = nn.Linear(inputs, outputs, bias=bias).to(torch.bfloat16).requires_grad_(False)

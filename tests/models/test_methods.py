@@ -128,10 +128,7 @@ def test_a_layernorm_over_a_single_number_is_refused():
 @pytest.mark.parametrize(
     ("changes", "facts"),
     [
-        (
-            {"name": "lora"},
-            ("method.name", "'lora'", "adapters, top_layers, layernorm_only, full"),
-        ),
+        ({"name": "lora"}, ("method.name", "'lora'", "adapters, top_layers, layernorm_only, full")),
         ({"name": None}, ("method.name", "None")),
         ({"name": ["adapters"]}, ("method.name", "['adapters']")),
         ({"width": 3}, ("'method.width'", "activation", "train_pooler")),

@@ -69,14 +69,7 @@ def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lam
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_logits_equal_runs_of_their_own(
-    settings: dict,
-    prepared: Callable,
-    small_parts: None,
-    tiny_base: Callable,
-    tiny_task: Path,
-    tmp_path: Path,
-):
+def test_logits_equal_runs_of_their_own(settings, prepared, small_parts, tiny_base, tiny_task, tmp_path):
     request = prepared(**settings)
     results = run(request, tmp_path)
     # The reference starts from the folders again: own base, own tokens, own rows.
@@ -148,9 +141,7 @@ def same(one: AblationResults, other: AblationResults) -> bool:
 
 
 @pytest.mark.parametrize("after", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 7, 14))])
-def test_a_resumed_run_equals_one_that_was_never_interrupted(
-    after: int, prepared: Callable, small_parts: None, tmp_path: Path
-):
+def test_a_resumed_run_equals_one_that_was_never_interrupted(after, prepared, small_parts, tmp_path):
     whole = run(prepared(), tmp_path / "whole")
     interrupt(prepared(), tmp_path / "resumed", after)
     with AblationRun(prepared(), tmp_path / "resumed") as resumed:
@@ -173,9 +164,7 @@ def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None,
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_the_parts_it_began_with(
-    prepared: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_a_resumed_run_keeps_the_parts_it_began_with(prepared, monkeypatch, tmp_path):
     monkeypatch.setitem(resumable.TOKENS_PER_PART, KIND, 100)
     whole = run(prepared(), tmp_path / "whole")
     interrupt(prepared(), tmp_path / "resumed", after=9)
@@ -194,17 +183,13 @@ def test_a_resumed_run_keeps_the_parts_it_began_with(
         ({"precision": "float64"}, "settings.precision: float32 -> float64"),
     ],
 )
-def test_another_study_is_not_mixed_in(
-    changed: dict, words: str, prepared: Callable, small_parts: None, tmp_path: Path
-):
+def test_another_study_is_not_mixed_in(changed, words, prepared, small_parts, tmp_path):
     interrupt(prepared(), tmp_path, after=6)
     assert words in refused(run, prepared(**changed), tmp_path, error=ResultsError)
 
 
 @pytest.mark.slow
-def test_other_data_or_weights_are_not_mixed_in(
-    checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
-):
+def test_other_data_or_weights_are_not_mixed_in(checkpoint, prepared, small_parts, tmp_path):
     interrupt(prepared(), tmp_path, after=6)
     fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), DEVICE)
     with pytest.raises(ResultsError, match=naming("data.fingerprint", "data.n_examples: 64 -> 20")):
@@ -232,9 +217,7 @@ def test_an_unfit_metric_is_refused(checkpoint: Path, metric: str):
         prepare_ablation(AblationArguments(str(checkpoint), metric=metric), DEVICE)
 
 
-def test_the_speed_of_many_variants_is_measured_on_some_of_them(
-    prepared: Callable, tokens_passed: list[int], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_speed_of_many_variants_is_measured_on_some_of_them(prepared, tokens_passed, monkeypatch):
     request, measured = prepared(), []
     layers = sum(len(np.unique(request.variants.masks[:, : 2 * n], axis=0)) for n in (1, 2, 3))
     for most, seconds in ((500, np.inf), (4, np.inf), (500, 1.0), (500, 450.0)):

@@ -188,10 +188,7 @@ def test_settings_of_prompts_that_say_nothing_are_one_line(checkpoint, tmp_path)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "a", "completion": " b"}\n')
     for options, message in (
-        (
-            {"data": rows, "apply_chat_template": True},
-            ("apply_chat_template=True",),
-        ),
+        ({"data": rows, "apply_chat_template": True}, ("apply_chat_template=True",)),
         ({"data": rows, "num_fewshot": 1}, ("num_fewshot=", "task='lm-eval:NAME'")),
         ({"task": "lm-eval:a", "num_fewshot": -1}, ("num_fewshot must", "0", "-1")),
         (
@@ -275,21 +272,9 @@ def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
     [
         (QUESTIONS, {"output_type": "generate_until"}, ("'acc'", "'acc_norm'", "per text")),
         (QUESTIONS, {"metric_list": [{"metric": "f1"}]}, ("'f1'",)),
-        (
-            QUESTIONS,
-            {"metric_list": [{"metric": "acc", "aggregation": "median"}]},
-            ("'acc'",),
-        ),
-        (
-            QUESTIONS,
-            {"doc_to_target": "{{[right, 0, 1]}}"},
-            ("row 1", "3"),
-        ),
-        (
-            [QUESTIONS[0], {**QUESTIONS[0], "right": 7}],
-            {},
-            ("row 2", "0", "3"),
-        ),
+        (QUESTIONS, {"metric_list": [{"metric": "acc", "aggregation": "median"}]}, ("'acc'",)),
+        (QUESTIONS, {"doc_to_target": "{{[right, 0, 1]}}"}, ("row 1", "3")),
+        ([QUESTIONS[0], {**QUESTIONS[0], "right": 7}], {}, ("row 2", "0", "3")),
     ],
     ids=["generation", "f1", "median", "several", "none"],
 )
@@ -309,10 +294,7 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
     assert with_absolute_paths("rows.jsonl") == str(tmp_path / "rows.jsonl")
     for options, message in (
         ({"task": "piqa"}, ("task must", "lm-eval:NAME", "'piqa'", "data=")),
-        (
-            {"task": "lm-eval:piqa", "data": "a.jsonl"},
-            ("data=", "a.jsonl", "task=", "lm-eval:piqa"),
-        ),
+        ({"task": "lm-eval:piqa", "data": "a.jsonl"}, ("data=", "a.jsonl", "task=", "lm-eval:piqa")),
     ):
         with pytest.raises(DataError, match=naming(*message)):
             adapter_probe.ablate(checkpoint, progress=False, **options)

@@ -105,9 +105,7 @@ def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
 
 
 @pytest.mark.slow
-def test_an_estimate_includes_what_is_repeated(
-    prepared: Callable, few_sampled: None, tokens_passed: list[int], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_estimate_includes_what_is_repeated(prepared, few_sampled, tokens_passed, monkeypatch):
     monkeypatch.setattr(engine, "MEASURED_SECONDS", np.inf)
     request = prepared("mixed")
     masks = request.variants.masks

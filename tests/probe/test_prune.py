@@ -33,9 +33,7 @@ METHODS = [
 
 
 @pytest.fixture(
-    scope="module",
-    params=slow_unless(METHODS[0].__eq__, METHODS),
-    ids=["plain", "variant", "one site"],
+    scope="module", params=slow_unless(METHODS[0].__eq__, METHODS), ids=["plain", "variant", "one site"]
 )
 def checkpoint(request, tiny_base, tiny_task, train, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "c"

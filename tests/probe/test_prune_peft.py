@@ -187,9 +187,7 @@ def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("how", ["prune", "convert"])
 @pytest.mark.slow
-def test_every_layer_or_module_is_scaled_by_its_own_strength(
-    how: str, made: Made, base: Path, tmp_path: Path
-):
+def test_every_layer_or_module_is_scaled_by_its_own_strength(how, made, base, tmp_path):
     checkpoint, rows = made(TUNERS["lora"]), tmp_path / "rows.jsonl"
     n = len(AutoModelForCausalLM.from_pretrained(base).model.layers)
     by_pattern = tmp_path / "strengths.json"

@@ -40,9 +40,7 @@ def differ_everywhere(logits: torch.Tensor) -> bool:
 @pytest.mark.parametrize("norms", slow_unless("pretrained".__eq__, ["trained", "pretrained"]))
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", slow_unless("bert".__eq__, FAMILIES))
-def test_every_span_equals_a_run_of_its_own(
-    family: str, dtype: str, norms: str, placed: Callable, tiny_examples: Callable
-):
+def test_every_span_equals_a_run_of_its_own(family, dtype, norms, placed, tiny_examples):
     model, encoded = placed(family, dtype), tiny_examples(family, LENGTHS)
     masks, variants = span_variants(3).masks, Variants(model, encoded, norms)
     expected = BruteForce(model, norms).every(encoded, masks)

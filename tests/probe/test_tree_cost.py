@@ -86,9 +86,7 @@ def narrow(tiny_base: Callable, tiny_examples: Callable) -> Callable[..., tuple[
 
 
 @pytest.mark.parametrize("tokens_per_pass", slow_unless((140).__eq__, [140, 10**9]))
-def test_78_spans_of_twelve_layers_cost_298_attention_and_376_ffn_passes(
-    tokens_per_pass: int, narrow: Callable
-):
+def test_78_spans_of_twelve_layers_cost_298_attention_and_376_ffn_passes(tokens_per_pass, narrow):
     variants, rows = narrow(12)
     masks = span_variants(12).masks
     assert len(masks) == 1 + 78
@@ -188,9 +186,7 @@ WAITING = [name for name in MASKS if name != "only a span on"]
 
 @pytest.mark.parametrize("name", slow_unless("random".__eq__, WAITING))
 @pytest.mark.slow
-def test_what_waits_is_bounded_by_the_logarithm_of_the_variants(
-    name: str, waiting: list[int], narrow: Callable
-):
+def test_what_waits_is_bounded_by_the_logarithm_of_the_variants(name, waiting, narrow):
     """Half a pass for each time that the variants can be halved, however many layers there are."""
     variants, _ = narrow(24)
     waiting.clear()

@@ -63,10 +63,7 @@ def bits_of(number: int) -> np.ndarray:
     ("number", "spans"),
     [
         pytest.param(
-            n,
-            spans,
-            marks=() if (n, spans) == (3, True) else pytest.mark.slow,
-            id=f"{chosen}-{spans}",
+            n, spans, marks=() if (n, spans) == (3, True) else pytest.mark.slow, id=f"{chosen}-{spans}"
         )
         for n, chosen in enumerate(SETTINGS)
         for spans in SPANS

@@ -97,9 +97,7 @@ def test_a_failing_system_call_is_one_line_and_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["spans.csv"]
 
 
-def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_full_disk_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
-):
+def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_full_disk_is(tmp_path, monkeypatch, refused):
     real = os.fsync
 
     def fail_on_folders(code: int) -> Callable:
@@ -354,9 +352,7 @@ def npy(array: np.ndarray, shape: tuple[int, ...]) -> bytes:
     ("compression", "shape"),
     [(zipfile.ZIP_DEFLATED, (1 << 22,)), (zipfile.ZIP_STORED, (1 << 40,)), (zipfile.ZIP_STORED, (5,))],
 )
-def test_arrays_larger_than_their_file_are_refused_before_room_is_made(
-    tmp_path: Path, refused: Callable, compression: int, shape: tuple[int, ...]
-):
+def test_arrays_larger_than_their_file_are_refused_before_room_is_made(tmp_path, refused, compression, shape):
     content = npy(np.zeros(1 << 22 if compression else 4, np.uint8), shape)
     sealed_archive(tmp_path / "a.npz", compression, content)
     tracemalloc.start()
@@ -400,9 +396,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen]:
         process.kill()
 
 
-def test_a_second_process_is_told_who_holds_the_folder(
-    tmp_path: Path, holder: subprocess.Popen, refused: Callable
-):
+def test_a_second_process_is_told_who_holds_the_folder(tmp_path, holder, refused):
     out = tmp_path / "out"
     for _ in range(2):  # being refused must not disturb what the next one is told
         with refused(out, "in use", f"pid {holder.pid}", "--out"), claim_folder(out):

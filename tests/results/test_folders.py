@@ -75,9 +75,7 @@ def test_a_row_that_is_cut_short_is_named(tmp_path: Path, refused: Callable):
 @pytest.mark.parametrize(
     ("change", "facts"), [({"created_with": {}}, ("edited", "checksum")), ({"schema": 2}, ("newer", "2"))]
 )
-def test_a_manifest_that_was_edited_or_is_newer_is_refused(
-    change: dict, facts: tuple[str, ...], tmp_path: Path, refused: Callable
-):
+def test_a_manifest_that_was_edited_or_is_newer_is_refused(change, facts, tmp_path, refused):
     folder = tmp_path / "one"
     with RunDirectory(folder, {}, {}):
         pass

@@ -19,10 +19,7 @@ from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import SPANS_COLUMNS
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")]
 
 N_PARTS, PER_PART, SPANS = 2, 4000, ((-1, -1), (0, 0), (0, 1), (1, 1))
 IDENTITY = {"data": {"fingerprint": "3f" * 32, "split": "validation"}, "dtype": "float32"}

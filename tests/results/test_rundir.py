@@ -186,9 +186,7 @@ def test_parts_of_nobody_are_refused(out: Path, refused: Callable):
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_full_disk_costs_no_finished_part(
-    out: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable, call: str
-):
+def test_a_full_disk_costs_no_finished_part(out, monkeypatch, refused, call):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -168,10 +168,7 @@ def test_reports_and_cards_take_studies(study, other, tmp_path):
     joint = [ap.average([study, other]), ap.compare(study, other)]
     given = ap.report([*joint, study, other], tmp_path / "joint.html")
     assert given.path.read_bytes() == flags.path.read_bytes()
-    with pytest.raises(
-        ap.AdapterProbeError,
-        match=naming("folders", "3"),
-    ):
+    with pytest.raises(ap.AdapterProbeError, match=naming("folders", "3")):
         ap.report(3)
 
 

@@ -348,10 +348,7 @@ def similarities(model: Any) -> np.ndarray:
     [
         {"tokenizer_config.json": {"model_max_length": 12}},
         {"tokenizer_config.json": {"model_max_length": 12, "truncation_side": "left"}},
-        {
-            "tokenizer_config.json": {"model_max_length": 12},
-            LIMITS: {"max_seq_length": 20},
-        },
+        {"tokenizer_config.json": {"model_max_length": 12}, LIMITS: {"max_seq_length": 20}},
         {SETTINGS: {"truncate_dim": 5}},
         {SETTINGS: {"truncate_dim": 5, "similarity_fn_name": "dot"}},
         {SETTINGS: {"truncate_dim": 99}},
@@ -375,11 +372,7 @@ def test_settings_of_sentence_transformers_are_obeyed(changes, library, tmp_path
     ("name", "fields", "facts"),
     [
         (LIMITS, {"query_length": 8}, ("query_length", "8")),
-        (
-            LIMITS,
-            {"processing_kwargs": {"text": {"max_length": 5}}},
-            ("processing_kwargs",),
-        ),
+        (LIMITS, {"processing_kwargs": {"text": {"max_length": 5}}}, ("processing_kwargs",)),
         (LIMITS, {"tokenizer_args": {"padding_side": "left"}}, ("tokenizer_args",)),
         (LIMITS, {"transformer_task": "fill-mask"}, ("transformer_task", "fill-mask")),
         (LIMITS, {"max_seq_length": "12"}, ("max_seq_length", "12")),

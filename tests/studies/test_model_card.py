@@ -78,8 +78,7 @@ def test_spans_kept_on_are_not_called_switched_off(checkpoint: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("google-bert/bert-base-uncased",) * 2, ("folder", "thenlper/gte-small")],
+    ("name", "said"), [("google-bert/bert-base-uncased",) * 2, ("folder", "thenlper/gte-small")]
 )
 def test_the_base_is_named_by_its_hub_id_or_as_its_config_says(name, said, ablated: Path, tmp_path: Path):
     path = ablated / "adapter_probe.json"

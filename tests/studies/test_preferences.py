@@ -50,10 +50,7 @@ CHATS = [
         "rejected": [turn("assistant", "ab")],
     },
 ]
-IMPLICIT = [
-    {"chosen": "Say it: ab", "rejected": "Say it: cab"},
-    {"chosen": "a b c", "rejected": "a bd"},
-]
+IMPLICIT = [{"chosen": "Say it: ab", "rejected": "Say it: cab"}, {"chosen": "a b c", "rejected": "a bd"}]
 IMPLICIT_CHATS = [{"prompt": "ab?", "chosen": chat("ab?", "b a"), "rejected": chat("ab?", "aab")}]
 
 
@@ -219,11 +216,7 @@ GOOD = TEXTS[0]
         ([{**GOOD, "ref_chosen_logps": "x"}], {}, ("line 1", "'ref_chosen_logps'", "'x'", "nats")),
         ([GOOD], {"metric": "acc_norm"}, ("acc_norm", "preference", "pairwise_accuracy")),
         ([GOOD], {"reference": "off", "layers": "0-1"}, ("reference='off'", "all adapters off", "layers=")),
-        (
-            [GOOD],
-            {"reference": "off", "strength": 0.5},
-            ("reference='off'", "strength", "ref_chosen_logps"),
-        ),
+        ([GOOD], {"reference": "off", "strength": 0.5}, ("reference='off'", "strength", "ref_chosen_logps")),
         ([{"text": "a"}], {"reference": "off"}, ("reference='off'", "chosen, rejected")),
     ],
 )

@@ -107,20 +107,12 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(function, name, tmp_path
     [
         (ap.ablate, {"group": "2"}, ("group", "whole number", "'2'")),
         (ap.ablate, {"threads": 1.5}, ("threads", "whole number", "1.5")),
-        (
-            ap.prune,
-            {"out": "o", "data": np.array(3)},
-            ("data", "string", "path", "list", "array(3)"),
-        ),
+        (ap.prune, {"out": "o", "data": np.array(3)}, ("data", "string", "path", "list", "array(3)")),
         (ap.ablate, {"max_examples": True}, ("max_examples", "whole number", "None", "True")),
         (ap.prune, {"out": "o", "within": "x"}, ("within", "number", "None", "'x'")),
         (ap.ablate, {"complement": "no"}, ("complement", "True", "False", "'no'")),
         (ap.ablate, {"cluster": "gpu"}, ("cluster", "SlurmOptions", "None", "'gpu'")),
-        (
-            ap.convert,
-            {"out": "o", "to": "peft", "data": 3},
-            ("data", "string", "path", "list", "3"),
-        ),
+        (ap.convert, {"out": "o", "to": "peft", "data": 3}, ("data", "string", "path", "list", "3")),
     ],
 )
 def test_the_line_names_value_and_types(function, wrong, facts):
@@ -145,8 +137,7 @@ def test_a_dry_run_from_python_is_the_plan(function):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("x" * 300, os.strerror(errno.ENAMETOOLONG)), ("a\0b", "null"), ("a\ud800b", "UTF-8")],
+    ("name", "words"), [("x" * 300, os.strerror(errno.ENAMETOOLONG)), ("a\0b", "null"), ("a\ud800b", "UTF-8")]
 )
 def test_a_name_that_no_file_can_have_is_refused_in_one_line(name, words, tmp_path):
     calls = [

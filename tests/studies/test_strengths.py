@@ -160,10 +160,7 @@ def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
     ("settings", "facts"),
     [
         ({"strengths": ()}, ("strengths must", "at least one", "1", "[]")),
-        (
-            {"strengths": (float("nan"), 0.5)},
-            ("strengths must", "finite number", "float32", "nan"),
-        ),
+        ({"strengths": (float("nan"), 0.5)}, ("strengths must", "finite number", "float32", "nan")),
         ({"strengths": (1e39,)}, ("strengths must", "finite number", "float32", "1e+39")),
     ],
 )

@@ -573,11 +573,7 @@ REFUSED: list[tuple[Callable | None, dict[str, object] | Callable[[Trainer], Non
     (lambda given: {"hits": "0.5"}, {}, ("hits", "'0.5'", "one number")),
     (lambda given: {"hits": None}, {}, ("hits", "None", "one number")),
     (None, {"rows": []}, ("no rows", "data=", "batches=")),
-    (
-        None,
-        {"rows": {"one": [], "other": []}},
-        ("'one', 'other'", "batches=trainer.get_eval_dataloader"),
-    ),
+    (None, {"rows": {"one": [], "other": []}}, ("'one', 'other'", "batches=trainer.get_eval_dataloader")),
     (None, {"rows": Table([{"chosen": "a", "rejected": "b"}])}, ("preferences", "one output")),
     (None, {"rows": Table([{"chosen_ids": [5], "rejected_ids": [6]}])}, ("preferences", "one output")),
     (None, of_questions, ("questions", "data=", "context and answers")),

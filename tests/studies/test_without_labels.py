@@ -228,10 +228,7 @@ def test_pruning_may_choose_by_divergence(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            {"data": ["ab", "rows.jsonl"]},
-            ("data", "'rows.jsonl'"),
-        ),
+        ({"data": ["ab", "rows.jsonl"]}, ("data", "'rows.jsonl'")),
         ({"data": ["ab"], "metric": "accuracy"}, ()),
         ({"data": ["ab"], "precision": "mixed"}, ("precision='mixed'",)),
         ({"data": ["ab", ""]}, ()),

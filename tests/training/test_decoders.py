@@ -41,11 +41,7 @@ from adapter_probe.training.request import build_model, load_inputs
 CPU = torch.device("cpu")
 LAYERS, RATE, BATCH = 3, 1e-2, 32
 _LLAMA = ("model.layers.{}", ("self_attn.o_proj", "mlp.down_proj"), ("self_attn", "mlp"))
-_GEMMA = (
-    "model.layers.{}",
-    ("post_attention_layernorm", "post_feedforward_layernorm"),
-    ("self_attn", "mlp"),
-)
+_GEMMA = ("model.layers.{}", ("post_attention_layernorm", "post_feedforward_layernorm"), ("self_attn", "mlp"))
 WRITTEN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     **dict.fromkeys(DECODERS, _LLAMA),
     "gemma2": _GEMMA,

@@ -17,14 +17,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
-from adapter_probe.models.methods import (
-    Adapters,
-    FullFineTuning,
-    HeadOnly,
-    LayerNormOnly,
-    Method,
-    TopLayers,
-)
+from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, Method, TopLayers
 from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.request import TrainingRequest, build_model
 from adapter_probe.training.settings import TrainingSettings
@@ -101,9 +94,7 @@ def one_step(model: TrainingModel, encoded: Encoded) -> set[str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @every_method
-def test_what_changes_in_a_step_is_what_trains(
-    family: str, method: Method, make_model: Callable, tiny_examples: Callable
-):
+def test_what_changes_in_a_step_is_what_trains(family, method, make_model, tiny_examples):
     model = make_model(family, method, dtype="float32")
     expected = expected_to_train(model, method)
     assert set(model.named_delta()) == expected
@@ -159,9 +150,7 @@ def test_where_the_embeddings_train_nothing_is_frozen(method: Method, make_model
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("method", "lowest"), FROZEN_BELOW, ids=str)
-def test_dropout_acts_above_the_lowest_trained_layer_alone(
-    family: str, method: Method, lowest: int, make_model: Callable, tiny_examples: Callable
-):
+def test_dropout_acts_above_the_lowest_trained_layer_alone(family, method, lowest, make_model, tiny_examples):
     model = make_model(family, method, dropout=0.0)
     batch = pack(tiny_examples(family, [5, 9, 5, 1]), range(4))
     model.train()
@@ -192,9 +181,7 @@ def set_dropout(modules: list, probability: float) -> None:
 @pytest.mark.parametrize(
     "method", [TopLayers(0), TopLayers(2), HeadOnly(), LayerNormOnly(), FullFineTuning()], ids=str
 )
-def test_gradients_equal_those_of_the_whole_graph(
-    family: str, method: Method, make_model: Callable, tiny_examples: Callable
-):
+def test_gradients_equal_those_of_the_whole_graph(family, method, make_model, tiny_examples):
     """The transformers model's own forward, one example at a time, with nothing frozen."""
     model, encoded = make_model(family, method, dropout=0.0), tiny_examples(family, [6, 4, 6, 11])
     wanted, plain = trained(model.train()), plain_twin(model)
@@ -211,9 +198,7 @@ def test_gradients_equal_those_of_the_whole_graph(
 
 
 @pytest.mark.parametrize("method", [Adapters(4, 0.1), TopLayers(1)], ids=str)
-def test_computing_states_again_gives_the_same_gradients(
-    method: Method, make_model: Callable, tiny_examples: Callable
-):
+def test_computing_states_again_gives_the_same_gradients(method, make_model, tiny_examples):
     model, encoded = make_model("bert", method, dropout=0.0), tiny_examples("bert", [6, 4, 6, 11])
     wanted = list(trained(model.train()).values())
     kept = torch.autograd.grad(loss(model, encoded), wanted)

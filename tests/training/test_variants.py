@@ -69,9 +69,7 @@ def adapters_of(model: TrainingModel) -> list[Bottleneck]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @few_variants_quick
-def test_padding_and_the_last_layer_change_nothing(
-    family: str, method: Adapters, make_model: Callable, tiny_examples: Callable
-):
+def test_padding_and_the_last_layer_change_nothing(family, method, make_model, tiny_examples):
     model, encoded = make_model(family, method), tiny_examples(family, LENGTHS)
     plain = make_model(family, replace(SMALL[0], sites=method.sites))
     with torch.no_grad():
@@ -83,9 +81,7 @@ def test_padding_and_the_last_layer_change_nothing(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @few_variants_quick
-def test_with_its_output_weights_at_zero_it_is_the_base(
-    family: str, method: Adapters, make_model: Callable, tiny_examples: Callable
-):
+def test_with_its_output_weights_at_zero_it_is_the_base(family, method, make_model, tiny_examples):
     encoded = tiny_examples(family, LENGTHS)
     base, model = (make_model(family, one, moved=False) for one in (HeadOnly(), method))
     with torch.no_grad():
@@ -165,9 +161,7 @@ def test_its_output_has_the_closed_form(norm: str, placement: str, interaction: 
 
 
 @pytest.mark.parametrize("placement", ["sequential", "parallel"])
-def test_batch_normalisation_is_over_the_tokens_of_the_batch(
-    placement: str, make_model: Callable, tiny_examples: Callable
-):
+def test_batch_normalisation_is_over_the_tokens_of_the_batch(placement, make_model, tiny_examples):
     model = make_model("bert", Adapters(4, 0.3, norm="batchnorm", placement=placement), dropout=0.0)
     batch = pack(tiny_examples("bert", LENGTHS), range(6))
     places = np.arange(max(LENGTHS)) < np.array(sorted(LENGTHS))[:, None]

@@ -15,12 +15,7 @@ from sklearn.metrics import confusion_matrix
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.score_changes import span_scores
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.report.examples import (
-    ExampleTexts,
-    confusion,
-    examples_content,
-    flip_counts,
-)
+from adapter_probe.figures.report.examples import ExampleTexts, confusion, examples_content, flip_counts
 from adapter_probe.figures.report.markup import render
 from adapter_probe.kinds.table import scored_of
 from adapter_probe.results.ablation_files import load_ablation, read_spans

@@ -83,9 +83,7 @@ def test_every_run_has_its_point_and_its_values(tradeoff):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "n"), [("sweep", 1), ("tradeoff", 3)])
-def test_the_figures_are_those_of_the_gallery(
-    kind: str, n: int, sweep_folder, tradeoff_folder, tmp_path: Path
-):
+def test_the_figures_are_those_of_the_gallery(kind, n, sweep_folder, tradeoff_folder, tmp_path):
     folder = {"sweep": sweep_folder, "tradeoff": tradeoff_folder}[kind](tmp_path / kind)
     made = write_gallery([load(folder).record], tmp_path / "drawn", FigureOptions(PAPER, formats=("svg",)))
     assert len(read(folder).all("figure")) == n == sum(one.kind == "figure" for one in made)

@@ -80,9 +80,7 @@ def weights(base: Path, checkpoint: Path) -> tuple[PretrainedConfig, dict[str, t
 
 
 @pytest.mark.quick("albert, two groups")
-def test_a_checkpoint_is_trained_opened_and_ablated(
-    kind: str, save_base: Callable, tiny_task: Path, tmp_path: Path
-):
+def test_a_checkpoint_is_trained_opened_and_ablated(kind, save_base, tiny_task, tmp_path):
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
     config, tensors, _ = weights(base, tmp_path / "c")
@@ -99,9 +97,7 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
 
 
 @pytest.mark.quick("deberta-v3")
-def test_the_norms_of_the_base_return_with_a_switch(
-    kind: str, save_base: Callable, tiny_task: Path, tmp_path: Path
-):
+def test_the_norms_of_the_base_return_with_a_switch(kind, save_base, tiny_task, tmp_path):
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
     arguments = AblationArguments(str(tmp_path / "c"), AblationSettings(layernorm="pretrained"))

@@ -13,14 +13,7 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.functional import can_pack_weight, packed_frozen_maps
-from adapter_probe.models.methods import (
-    Adapters,
-    FullFineTuning,
-    HeadOnly,
-    LayerNormOnly,
-    Method,
-    TopLayers,
-)
+from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, Method, TopLayers
 from adapter_probe.training.model import TrainingModel
 
 METHODS: tuple[Method, ...] = (
