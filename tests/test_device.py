@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from refusals import naming
+from refusals import refuses
 
 from adapter_probe import device
 from adapter_probe.device import choose_device, threads_for_few_rows, use_threads
@@ -15,8 +15,7 @@ from adapter_probe.errors import ModelError
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:1", "cuda:99", "cpu:x", ""])
 def test_a_device_that_is_not_here(name):
-    with pytest.raises(ModelError, match=naming("--device", repr(name), "auto", "cpu")):
-        choose_device(name)
+    refuses(ModelError, ("--device", repr(name), "auto", "cpu"), choose_device, name)
 
 
 def test_devices():
@@ -26,8 +25,7 @@ def test_devices():
 
 @pytest.mark.parametrize("threads", [-1, (os.cpu_count() or 1) + 1, 100_000])
 def test_threads_that_are_not_here(threads):
-    with pytest.raises(ModelError, match=naming("--threads", "1", str(threads))):
-        use_threads(threads)
+    refuses(ModelError, ("--threads", "1", str(threads)), use_threads, threads)
 
 
 def test_threads():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import naming
+from refusals import refuses
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.spans import Span, choose_spans, contiguous_spans, effective_variants, span_variants
@@ -28,8 +28,7 @@ def test_a_span_counts_both_ends():
 
 @pytest.mark.parametrize("ends", [(-1, 2), (3, 2), (-2, -1)])
 def test_a_span_without_layers_is_refused(ends: tuple[int, int]):
-    with pytest.raises(ValueError, match=naming(f"{ends[0]}-{ends[1]}")):
-        Span(*ends)
+    refuses(ValueError, (f"{ends[0]}-{ends[1]}",), Span, *ends)
 
 
 @given(st.integers(1, 8), st.sampled_from(list(SITES)), st.booleans())
@@ -107,8 +106,7 @@ def test_layers_that_take_no_part_stay_on():
     ],
 )  # fmt: skip
 def test_spans_that_are_not_there_are_refused(choice: dict, words: tuple[str, ...]):
-    with pytest.raises(ResultsError, match=naming(*words)):
-        span_variants(6, **choice)
+    refuses(ResultsError, words, span_variants, 6, **choice)
 
 
 @pytest.mark.parametrize("complement", [False, True])

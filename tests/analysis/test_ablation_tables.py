@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from ablation_facts import changed
-from refusals import names, naming
+from refusals import names, refuses
 from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score, f1_score
 
@@ -213,8 +213,7 @@ def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, met
 def test_an_intact_model_that_is_not_finite_is_refused(make_results):
     logits = make_results(3).outputs.copy()
     logits[0, 4, 1] = np.nan
-    with pytest.raises(ResultsError, match=naming("1 of 40")):
-        ablation_tables(changed(make_results(3), outputs=logits))
+    refuses(ResultsError, ("1 of 40",), ablation_tables, changed(make_results(3), outputs=logits))
 
 
 @pytest.fixture
@@ -442,8 +441,7 @@ def test_a_metric_of_the_users_own(make_results):
     assert kappa.chance_score == 0.0
     assert copy.deepcopy(kappa.metric).function is cohen_kappa_score
     by_name = changed(results, metric="custom:cohen_kappa_score")  # as read from disk
-    with pytest.raises(DataError, match=naming("'custom:cohen_kappa_score'", "function")):
-        row_scores(by_name)
+    refuses(DataError, ("'custom:cohen_kappa_score'", "function"), row_scores, by_name)
 
 
 def test_a_metric_of_the_users_own_of_numbers(make_results):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ablation_facts import changed
-from refusals import naming
+from refusals import refuses
 from scipy import stats
 
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
@@ -116,12 +116,9 @@ def test_what_is_not_alike_is_refused(seeds):
         "3": b.rows([0, 1, 3]),
     }
     for said, other in others.items():
-        with pytest.raises(ResultsError, match=naming("x and y", said)):
-            compare_ablations(a, other, ("x", "y"))
-        with pytest.raises(ResultsError, match=naming("x and y", said)):
-            average_ablations([a, other], ("x", "y"))
-    with pytest.raises(ResultsError, match=naming("2", "1")):
-        average_ablations([a])
+        refuses(ResultsError, ("x and y", said), compare_ablations, a, other, ("x", "y"))
+        refuses(ResultsError, ("x and y", said), average_ablations, [a, other], ("x", "y"))
+    refuses(ResultsError, ("2", "1"), average_ablations, [a])
 
 
 def test_everything_off_may_be_no_span(make_results):

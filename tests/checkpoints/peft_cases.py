@@ -87,13 +87,6 @@ def write_adapter(
     return folder
 
 
-def edit(place: Path, **changes: object) -> Path:
-    """Other fields in a JSON file, or in the ``adapter_config.json`` of a folder."""
-    path = place / "adapter_config.json" if place.is_dir() else place
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    return place
-
-
 def refusals(folder: Path, base: Path | None = None) -> list[str]:
     """What opening and inspecting say, one line each."""
     return [refused(read, folder, error=CheckpointError, base=base) for read in (ap.open, ap.inspect)]

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from changed_files import edit
 from exact import assert_close_in_float32
-from peft_cases import edit, texts
+from peft_cases import texts
 from refusals import names, refused
 from safetensors.torch import load_file, save_file
 from tiers import slow_unless

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from changed_files import edit, retensor
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, edit, refusals, write_adapter, write_base
+from peft_cases import IDS, refusals, write_adapter, write_base
 from refusals import names, refused
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tiers import slow_unless
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
@@ -179,8 +180,7 @@ WRAPPED = {  # a part of the names, what it becomes, and what the note names
 def test_names_with_wrappers(case: str, made: Path, tmp_path: Path):
     part, wrapped, wrapper = WRAPPED[case]
     folder = Path(shutil.copytree(made / "one", tmp_path / "a"))
-    tensors = load_file(folder / WEIGHTS)
-    save_file({name.replace(part, wrapped): tensor for name, tensor in tensors.items()}, folder / WEIGHTS)
+    retensor(folder, lambda found: {name.replace(part, wrapped): t for name, t in found.items()})
     (said,) = notes(folder)
     assert names(said, wrapper)
     assert torch.equal(logits(folder), logits(made / "one"))
@@ -200,17 +200,15 @@ def test_modules_of_such_names_are_no_wrappers():
 
 def test_a_name_with_a_wrapper_and_without(made: Path, tmp_path: Path):
     folder = Path(shutil.copytree(made / "one", tmp_path / "a"))
-    tensors = load_file(folder / WEIGHTS)
-    first = min(tensors)
-    save_file({**tensors, f"module.{first}": tensors[first] + 1}, folder / WEIGHTS)
+    first = min(load_file(folder / WEIGHTS))
+    retensor(folder, lambda found: {**found, f"module.{first}": found[first] + 1})
     assert all(names(said, first, "twice") for said in refusals(folder))
 
 
 @pytest.mark.parametrize("shard", [lambda t: t[:0], lambda t: t.flatten(), lambda t: t.flatten()[:5]])
 def test_weights_that_were_saved_ungathered(shard: Callable, made: Path, tmp_path: Path):
     folder = Path(shutil.copytree(made / "one", tmp_path / "a"))
-    tensors = {name: shard(tensor).clone() for name, tensor in load_file(folder / WEIGHTS).items()}
-    save_file(tensors, folder / WEIGHTS)
+    retensor(folder, lambda found: {name: shard(tensor).clone() for name, tensor in found.items()})
     assert all(
         names(said, str(folder / WEIGHTS), "ungathered", "ZeRO-3", "FSDP") for said in refusals(folder)
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from changed_files import edit
 from exact import assert_close_in_float32
 from peft import PeftModel
-from peft_cases import edit
 from peft_folders import KV, saved, written
-from refusals import names, naming, refused
+from refusals import names, refused, refuses
 from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -118,8 +118,7 @@ def test_what_lies_beside_is_named(write: Callable[[Path], None], said: list[str
 def test_a_vocabulary_beside_that_makes_no_tokenizer_is_named(copied):
     folder = copied("CAUSAL_LM")
     (folder / "vocab.txt").write_text("ab\ncab\n")
-    with pytest.raises(ap.CheckpointError, match=naming(str(folder), "vocab.txt", "tokenizer of its own")):
-        ap.inspect(folder)
+    refuses(ap.CheckpointError, (str(folder), "vocab.txt", "tokenizer of its own"), ap.inspect, folder)
 
 
 TEXTS = ["a long text that is cut somewhere", "short", "another one of many letters"]

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from mask_loop import each_span
+from changed_files import edit
+from mask_loop import over_variants
 from packaging.version import Version
 from peft import PeftModel
-from peft_cases import edit, small_config
+from peft_cases import small_config
 from peft_folders import KV, saved
-from refusals import names, naming
+from refusals import names, refuses
 from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
@@ -153,9 +154,8 @@ def test_a_field_is_obeyed_as_transformers_does(family, field, value, made, plai
         pytest.skip("an older version caps in eager attention alone")
     checkpoint = changed(made, tmp_path, family, field, value)
     study, model = study_of(checkpoint), own(checkpoint)
-    for number, _ in enumerate(each_span(model, study.results.spans)):
-        wanted = logits(model, checkpoint.parent / "base")
-        np.testing.assert_allclose(study.results.outputs[number], wanted, atol=2e-5)
+    wanted = over_variants(model, study, lambda: logits(model, checkpoint.parent / "base"))
+    np.testing.assert_allclose(study.results.outputs, wanted, atol=2e-5)
     moved = np.abs(study.results.outputs[0] - plain[family]).max()
     assert (moved > 1e-3) == ((family, field, value) in OBEYED), moved
     assert not any(field in note for note in ap.inspect(checkpoint)["notes"])
@@ -179,8 +179,7 @@ def test_fields_of_a_part_are_named_and_no_field_that_is_read(cls):
 
 @pytest.mark.parametrize(("family", "field", "value", "words"), REFUSED)
 def test_a_field_that_cannot_be_obeyed_is_refused(family, field, value, words, made, tmp_path):
-    with pytest.raises(ap.AdapterProbeError, match=naming(*words)):
-        study_of(changed(made, tmp_path, family, field, value))
+    refuses(ap.AdapterProbeError, words, study_of, changed(made, tmp_path, family, field, value))
 
 
 def test_the_problem_of_the_training_counts_where_it_lies_beside_the_adapter(made, tmp_path):
@@ -190,8 +189,7 @@ def test_the_problem_of_the_training_counts_where_it_lies_beside_the_adapter(mad
     rows = [{**row, "label": [row["label"]]} for row in ROWS]
     study = ap.ablate(checkpoint, data=rows, device="cpu", progress=False)
     assert "labels `label` of `text`" in study.question[0]
-    with pytest.raises(ap.DataError, match=naming("label", "a list of labels")):
-        study_of(checkpoint)
+    refuses(ap.DataError, ("label", "a list of labels"), study_of, checkpoint)
 
 
 def test_labels_are_in_the_order_of_the_configuration(made, tmp_path):

@@ -10,10 +10,10 @@ import numpy as np
 import peft
 import pytest
 import torch
-from peft_cases import edit
+from changed_files import edit, retensor
 from peft_folders import HEADS, IDS, KV, T5, TOKENIZER, written
-from refusals import names, naming, refused, says
-from safetensors.torch import load_file, save_file
+from refusals import names, naming, refused, refuses, says
+from safetensors.torch import load_file
 from tiers import slow_unless
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
@@ -194,9 +194,8 @@ def test_a_head_that_equals_the_bases_is_written_for_peft(kind: str, settings: d
 def test_tensors_that_its_class_does_not_have_are_named(llama, tmp_path):
     """As TRL saves a model with the head of a critic; and the name stays with the base's tensors outside."""
     tuned = shutil.copytree(llama[0], tmp_path / "tuned")
-    state = load_file(tuned / "model.safetensors")
     head = {"v_head.summary.weight": torch.ones(1, 24), "v_head.summary.bias": torch.ones(1)}
-    save_file(state | head, tuned / "model.safetensors", {"format": "pt"})
+    retensor(tuned / "model.safetensors", lambda state: state | head)
     opened = open_any(tuned, str(llama[1]))
     for one in (opened, with_outside_of_base(opened)):
         assert any(names(note, "LlamaForCausalLM", "v_head.summary.bias") for note in one.notes)
@@ -254,8 +253,7 @@ def test_what_trained_above_the_layers_alone_has_nothing_to_switch(tiny_base, sh
     )
     said = ap.inspect(tmp_path)
     assert (said["n_sites"], said["trained_by_role"]["pooler"]) == (0, 32 * 33)
-    with pytest.raises(CheckpointError, match=naming("no adapters", "top_layers")):
-        ap.ablate(tmp_path, progress=False)
+    refuses(CheckpointError, ("no adapters", "top_layers"), ap.ablate, tmp_path, progress=False)
 
 
 def test_a_language_model_that_this_project_trained_knows_its_base(llama, tmp_path):
@@ -285,8 +283,7 @@ def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_p
     same = shutil.copytree(tuned, tmp_path / "same")
     refused(str(tuned), str(same), "equals", "base=", base=same)
     outside = shutil.copytree(tuned, tmp_path / "outside")
-    state = load_file(outside / "model.safetensors")
-    save_file(state | {head: state[head] + 1}, outside / "model.safetensors", {"format": "pt"})
+    retensor(outside / "model.safetensors", lambda state: state | {head: state[head] + 1})
     refused(str(outside), "only outside the layers", head, of=outside, base=tuned)
     quantised = shutil.copytree(base, tmp_path / "quantised")
     edit(quantised / "config.json", **AWQ)
@@ -299,8 +296,7 @@ def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_p
     lora = peft.get_peft_model(HEADS["SEQ_CLS"].from_pretrained(tuned), peft.LoraConfig(task_type="SEQ_CLS"))
     lora.save_pretrained(tmp_path / "lora")
     refused("outside='base'", of=tmp_path / "lora", outside="base")
-    with pytest.raises(CheckpointError, match=naming("rank=")):
-        ap.convert(tuned, tmp_path / "p", to="peft", base=base)
+    refuses(CheckpointError, ("rank=",), ap.convert, tuned, tmp_path / "p", to="peft", base=base)
     with pytest.raises(ModelError, match=naming("base=")):
         ap.ablate(HEADS["SEQ_CLS"].from_pretrained(tuned), tokenizer=TOKENIZER, data=data, progress=False)
     with pytest.raises(ModelError, match=naming("adapters of PEFT", "base=")):

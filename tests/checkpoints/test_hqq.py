@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from changed_files import edit
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft_cases import edit, write_adapter, write_base
+from peft_cases import write_adapter, write_base
 from refusals import naming
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, HqqConfig, LlamaForCausalLM

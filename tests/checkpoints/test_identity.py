@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft_cases import edit, write_base
+from changed_files import LACKS, edit, retensor
+from peft_cases import write_base
 from refusals import refused
-from safetensors.torch import load_file, save_file
 from training_models import load_plain
 from transformers import BartForConditionalGeneration, DeepseekV3ForCausalLM
 
@@ -64,28 +64,23 @@ def test_config_keys_that_change_nothing_and_defaults_spelt_out_open(checkpoint,
 
 
 def test_a_default_left_out_of_the_config_opens(checkpoint, base):
-    file = base / "config.json"
-    document = json.loads(file.read_text())
-    assert document.pop("hidden_act") == "gelu"
-    file.write_text(json.dumps(document))
+    assert json.loads((base / "config.json").read_text())["hidden_act"] == "gelu"
+    edit(base / "config.json", hidden_act=LACKS)
     open_any(checkpoint)
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda d: d["model"]["vocab"].update(fine=6, bright=5), "tokenizer, model"),
-        (lambda d: d.update(normalizer={"type": "Lowercase"}), "tokenizer, normalizer"),
-        (lambda d: d["post_processor"]["single"].pop(), "tokenizer, post_processor"),
+        ({"model.vocab.fine": 6, "model.vocab.bright": 5}, "tokenizer, model"),
+        ({"normalizer": {"type": "Lowercase"}}, "tokenizer, normalizer"),
+        ({"post_processor.single.2": LACKS}, "tokenizer, post_processor"),
     ],
 )
 def test_a_changed_tokenizer_is_named_at_opening(checkpoint, base, change, named):
     remember_tokenizer(checkpoint, base)
     open_any(checkpoint)
-    file = base / "tokenizer.json"
-    document = json.loads(file.read_text())
-    change(document)
-    file.write_text(json.dumps(document))
+    edit(base / "tokenizer.json", change)
     said = refused(open_any, checkpoint, error=CheckpointError)
     assert named in said
     assert str(base) in said
@@ -124,14 +119,12 @@ def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_pa
     claim()
     # The checkpoint was written again, with the change, so that it opens: the run itself has to notice.
     record = checkpoint / "adapter_probe.json"
-    document = json.loads(record.read_text())
     if name != "activation":
         edit(base / "config.json", **{name: value})
-        document["base"]["config"][name] = value
+        edit(record, {f"base.config.{name}": value})
     else:
-        document["method"][name] = value
-        document["method_sha256"] = hash_json(document["method"])
-    record.write_text(json.dumps(document))
+        method = {**json.loads(record.read_text())["method"], name: value}
+        edit(record, method=method, method_sha256=hash_json(method))
     assert named in refused(claim, error=ResultsError)
 
 
@@ -150,8 +143,7 @@ def test_stored_tensors_that_are_no_parameters_belong_to_a_base(cls, settings, b
     """Such as the biases by which a router chooses experts; they determine outputs as parameters do."""
     base = write_base(tmp_path, cls.config_class.model_type, cls, num_key_value_heads=4, **settings)
     before = load_any_base(find_any_base(str(base)), cls, None).identity
-    tensors = load_file(base / "model.safetensors")
-    save_file({**tensors, buffer: tensors[buffer] + 1}, base / "model.safetensors", {"format": "pt"})
+    retensor(base / "model.safetensors", lambda tensors: {**tensors, buffer: tensors[buffer] + 1})
     after = load_any_base(find_any_base(str(base)), cls, None).identity
     assert before.weights_sha256 != after.weights_sha256
 

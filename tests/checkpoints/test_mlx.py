@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from changed_files import edit
 from peft import PeftModel
-from peft_cases import IDS, edit, write_base
+from peft_cases import IDS, write_base
 from peft_folders import written
-from refusals import names, naming
+from refusals import names, naming, refuses
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
@@ -188,8 +189,7 @@ def test_what_cannot_be_translated_is_one_line(document, tensor, message, base, 
 def test_adapters_of_mlx_vlm_and_on_bases_of_mlx_are_one_line(base, tmp_path):
     write(tmp_path / "adapters", base)
     (tmp_path / "adapters" / "adapter_config.json").write_text('{"rank": 10, "alpha": 0.1, "dropout": 0.0}')
-    with pytest.raises(CheckpointError, match=naming("MLX-VLM")):
-        adapter_probe.inspect(tmp_path / "adapters")
+    refuses(CheckpointError, ("MLX-VLM",), adapter_probe.inspect, tmp_path / "adapters")
     quantised = shutil.copytree(base, tmp_path / "quantised")
     edit(quantised / "config.json", quantization={"bits": 4, "group_size": 64})
     write(tmp_path / "on-quantised", quantised)

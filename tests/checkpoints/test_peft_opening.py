@@ -17,8 +17,9 @@ import peft
 import pytest
 import torch
 import transformers
+from changed_files import edit, retensor
 from peft import LoraConfig, PeftModel
-from peft_cases import IDS, edit, refusals, small_config, write_adapter, write_base
+from peft_cases import IDS, refusals, small_config, write_adapter, write_base
 from peft_folders import T5, saved
 from refusals import names, refused
 from safetensors.torch import load_file, save_file
@@ -51,11 +52,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(made: Path, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(made / name, tmp_path / "c"))
-
-
-def retensor(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Path:
-    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS)
-    return folder
 
 
 def refusal(folder: Path, base: str | None = None) -> str:

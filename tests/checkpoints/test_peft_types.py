@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,6 +11,7 @@ from pathlib import Path
 import peft
 import pytest
 import torch
+from changed_files import edit
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel
@@ -203,8 +203,7 @@ def test_a_classifier_reads_the_token_that_the_training_read(pads, ends, pad, ba
 def test_a_classifier_skips_the_padding_token_of_its_trainer(saved: bool, base_of_family, tmp_path: Path):
     """Transformers' Trainer writes its tokenizer's into the configuration, though the base names another."""
     base, folder = shutil.copytree(base_of_family("llama"), tmp_path / "base"), tmp_path / "checkpoint"
-    fields = json.loads((base / "config.json").read_text()) | {"pad_token_id": 0}
-    (base / "config.json").write_text(json.dumps(fields))
+    edit(base / "config.json", pad_token_id=0)
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 import torch
+from changed_files import LACKS, edit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refusal_rows import HOULSBY, HUB, LACKS, NATIVE, PEFT, PIPE, POINTER, ROWS
+from refusal_rows import HOULSBY, HUB, NATIVE, PEFT, PIPE, POINTER, ROWS
 from refusals import names
 from safetensors.torch import load_file, save_file
 
@@ -48,22 +49,7 @@ def place(bert_checkpoint: Path, tiny_base: Callable[..., Path], tmp_path: Path)
     return copied
 
 
-def edit(file: Path, changes: dict[str, Any]) -> None:
-    """Set the entries of a JSON file at dotted paths, or remove those that it `LACKS`."""
-    document = json.loads(file.read_text())
-    for path, value in changes.items():
-        *parents, last = (int(key) if key.isdecimal() else key for key in path.split("."))
-        owner = document
-        for key in parents:
-            owner = owner[key]
-        if value is LACKS:
-            del owner[last]
-        else:
-            owner[last] = value
-    file.write_text(json.dumps(document))
-
-
-def retensor(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def spoil(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     """Change tensors in place, and the checksum with them, so that only the change shows."""
     if file.suffix == ".bin":
         tensors = torch.load(file, weights_only=True)
@@ -86,7 +72,7 @@ def harm(file: Path, change: Any) -> None:
     elif isinstance(change, (str, bytes)):
         file.write_bytes(change.encode() if isinstance(change, str) else change)
     elif callable(change):
-        retensor(file, change)
+        spoil(file, change)
     else:
         file.unlink(missing_ok=True)
         if change is PIPE:
@@ -125,7 +111,7 @@ def test_a_refusal_names_the_fault(case, file, change, facts, place):
 def test_what_harms_does_no_harm_by_itself(place):
     for case, files in ((NATIVE, (DELTA, ABOUT)), (HOULSBY, ("pytorch_adapter.bin", CONFIG))):
         folder = place(case)
-        retensor(folder / files[0], lambda _: None)
+        spoil(folder / files[0], lambda _: None)
         edit(folder / files[1], {})
         open_any(folder, str(folder / "base"))
 
@@ -372,7 +358,7 @@ def test_old_names_of_tensors_and_activations(place):
             place = next(new for new in old if new in name)
             tensors[name.replace(place, old[place])] = tensors.pop(name)
 
-    retensor(folder / "pytorch_adapter.bin", rename)
+    spoil(folder / "pytorch_adapter.bin", rename)
     opened = open_any(folder, BERT)
     assert len(in_layers(opened.model)) == 6
     assert {spec.activation for spec in opened.description.method.bottlenecks} == {"gelu_new"}

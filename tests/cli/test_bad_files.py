@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from changed_files import LACKS, edit
 
 # A gigabyte more than the libraries take; what asks for more is a failure, not a refusal.
 LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_AS, (14 << 30, 14 << 30))"
@@ -38,12 +37,6 @@ def refused(program) -> Callable[..., str]:
 def base(tiny_base, tmp_path) -> Path:
     """A copy of the base that `trained` stands on."""
     return shutil.copytree(tiny_base("bert"), tmp_path / "base")
-
-
-def edit(file: Path, **changes: Any) -> None:
-    content = json.loads(file.read_text())
-    content.update(changes)
-    file.write_text(json.dumps(content))
 
 
 # --- bases
@@ -113,11 +106,8 @@ def test_toml_nested_deep(text, refused, tmp_path):
 
 def test_no_control_characters_reach_the_terminal(program, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "native")
-    about = json.loads((folder / "adapter_probe.json").read_text())
-    about["task"]["name"] = "red\x1b[31m"
-    about["task"]["label_names"][0] = "\x1b]0;title\x07"
-    del about["head_sha256"]
-    (folder / "adapter_probe.json").write_text(json.dumps(about))
+    names = {"task.name": "red\x1b[31m", "task.label_names.0": "\x1b]0;title\x07"}
+    edit(folder / "adapter_probe.json", names, head_sha256=LACKS)
     for command in ("inspect", "ablate"):
         outcome = program(command, folder)
         assert "\x1b" not in outcome.stdout + outcome.stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from changed_files import edit
 from peft import LoraConfig, get_peft_model
 from refusals import names
 from safetensors.numpy import load_file
@@ -105,15 +107,10 @@ def test_what_a_lora_trains_is_listed_and_no_more(program, tiny_base, tmp_path: 
 
 def test_an_undefined_score_can_be_shown(program, trained, tmp_path):
     # A regression whose predictions are constant has no correlation; its checkpoint says null.
-    import shutil
-
     folder = shutil.copytree(trained, tmp_path / "c")
-    description = json.loads((folder / "adapter_probe.json").read_text())
-    description["scores"] = {"accuracy": None}
-    (folder / "adapter_probe.json").write_text(json.dumps(description))
+    edit(folder / "adapter_probe.json", scores={"accuracy": None})
     outcome = program("inspect", folder)
     assert outcome.code == 0
     assert "undefined accuracy" in outcome.stdout
-    description["scores"] = {"accuracy": 0.6, "mcc": 0.25}
-    (folder / "adapter_probe.json").write_text(json.dumps(description))
+    edit(folder / "adapter_probe.json", scores={"accuracy": 0.6, "mcc": 0.25})
     assert "60.0% accuracy, Matthews correlation 0.250" in program("inspect", folder).stdout

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from changed_files import edit
 from refusals import names
 from safetensors.numpy import load_file
 from sklearn.metrics import accuracy_score, matthews_corrcoef
@@ -180,9 +181,8 @@ def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
 @pytest.mark.slow
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
     folder = shutil.copytree(ablated, tmp_path / "c")
-    summary = json.loads((folder / "ablation" / "summary.json").read_text())
     warning = "The intact model is not better than always answering with the most frequent class"
-    (folder / "ablation" / "summary.json").write_text(json.dumps({**summary, "warning": warning}))
+    edit(folder / "ablation" / "summary.json", warning=warning)
     outcome = program("prune", folder, "--within", 100, "--out", tmp_path / "p")
     assert outcome.stdout.startswith(f"{warning}\n\npruned")
 

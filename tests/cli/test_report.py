@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 from ablation_facts import ablation_of
+from changed_files import edit
 from page_reader import PageReader
 from refusals import names
 from typer.testing import CliRunner
@@ -124,10 +125,8 @@ def test_a_checkpoint_beside_the_results_is_found_by_its_weights(run, checkpoint
     shutil.move(checkpoint / "ablation", tmp_path / "results")
     other = tmp_path / "another"
     shutil.copytree(checkpoint, other)
-    record = json.loads((other / "adapter_probe.json").read_text())
-    write_json(other / "adapter_probe.json", {**record, "delta_sha256": "00" * 32})
-    record = json.loads((checkpoint / "adapter_probe.json").read_text())
-    write_json(checkpoint / "adapter_probe.json", {**record, "method": {"size": 7}})
+    edit(other / "adapter_probe.json", delta_sha256="00" * 32)
+    edit(checkpoint / "adapter_probe.json", method={"size": 7})
     run(tmp_path / "results")
     assert settings_of(tmp_path / "report.html")["checkpoint.method.size"] == "7"
 
@@ -148,14 +147,11 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_checkpoint_that_changed_since_is_refused(run, checkpoint: Path):
     file, manifest = checkpoint / "adapter_probe.json", checkpoint / "ablation" / "manifest.json"
-    record, said = json.loads(file.read_text()), json.loads(manifest.read_text())
     base = {"weights_sha256": "cd" * 32, "config": {"hidden_act": "gelu", "hidden_dropout_prob": 0.1}}
-    said["identity"]["base"] = {**base, "config": {"hidden_act": "gelu"}}
-    write_json(manifest, said)
-    write_json(file, {**record, "base": base})
+    edit(manifest, {"identity.base": {**base, "config": {"hidden_act": "gelu"}}})
+    edit(file, base=base)
     assert run(checkpoint).exit_code == 0
-    base["config"]["hidden_act"] = "relu"
-    write_json(file, {**record, "base": base})
+    edit(file, {"base.config.hidden_act": "relu"})
     assert "base.config.hidden_act: gelu -> relu" in refusal(run(checkpoint))
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_files import retensor
 from refusals import names
-from safetensors.torch import load_file, save_file
 from training_models import load_plain
 
 import adapter_probe as ap
@@ -47,10 +47,8 @@ def test_what_has_no_classes_has_no_majority_class(metric):
 def untrained_pooler(tiny_base, tmp_path) -> Path:
     """A BERT whose pooler has zero biases."""
     base = shutil.copytree(tiny_base("bert"), tmp_path / "base")
-    tensors = load_file(base / "model.safetensors")
-    (name,) = (name for name in tensors if name.endswith("pooler.dense.bias"))
-    tensors[name].zero_()
-    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    name = "pooler.dense.bias"
+    retensor(base / "model.safetensors", lambda tensors: {**tensors, name: 0 * tensors[name]})
     return base
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from refusals import naming
+from refusals import naming, refuses
 
 import adapter_probe as ap
 from adapter_probe.device import available_memory, check_precision, choose_device, own_draws, peak_memory
@@ -20,8 +20,7 @@ def test_the_accelerator_is_chosen_by_itself_and_by_its_name_and_number(devices)
             choose_device("pretend:2")
     with devices(0):
         assert choose_device("auto") == torch.device("cpu")
-        with pytest.raises(ModelError, match=naming("'pretend'", "choose from auto, cpu")):
-            choose_device("pretend")
+        refuses(ModelError, ("'pretend'", "choose from auto, cpu"), choose_device, "pretend")
 
 
 @pytest.mark.parametrize(
@@ -47,8 +46,7 @@ def test_without_float64_every_score_is_there(devices, stored, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-5)
         with pytest.raises(ModelError, match=naming("float64", "pretend", "device='cpu'")):
             ap.ablate(folder, out=tmp_path / "c", precision="float64", **given)
-        with pytest.raises(ModelError, match=naming("dtype float64", "pretend", "float32")):
-            ap.open(folder, dtype="float64")
+        refuses(ModelError, ("dtype float64", "pretend", "float32"), ap.open, folder, dtype="float64")
     assert not (tmp_path / "c").exists()
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from ablation_facts import record_of
 from matplotlib.figure import Figure
-from refusals import naming, says
+from refusals import refuses, says
 
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
@@ -204,5 +204,4 @@ def test_the_legend_covers_neither_data_nor_axis(record, inches):
 
 
 def test_a_study_without_shares_is_refused(record):
-    with pytest.raises(ResultsError, match=naming("results")):
-        attribution(replace(record(), layers=None))
+    refuses(ResultsError, ("results",), attribution, replace(record(), layers=None))

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import names, naming, says
+from refusals import names, naming, refuses, says
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.costs import read_overlay
@@ -124,8 +124,7 @@ def test_bad_files(name, text, words, record, tmp_path):
 def test_not_beside_the_papers_percentages(record, tmp_path):
     (tmp_path / "a.csv").write_text(CSV)
     options = FigureOptions(PAPER, paper=True, overlay=read_overlay([tmp_path / "a.csv"]))
-    with pytest.raises(ResultsError, match=naming("--paper")):
-        next(module.drawings([record], options))
+    refuses(ResultsError, ("--paper",), next, module.drawings([record], options))
     assert isinstance(read_overlay([]), pd.DataFrame)
     (tmp_path / "a.csv").write_text(CSV.replace("9000", "1"))  # the fewest that there can be
     assert read_overlay([tmp_path / "a.csv"])["parameters"].min() == 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 import pytest
+from changed_files import LACKS, edit
 from refusals import names, refused
 
 from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
@@ -59,16 +58,11 @@ def test_empty_and_unreadable_tables(tmp_path, sweep_folder):
         ({"study": "dropped"}, ("study", '"dropped"', "ablated, kept")),
         ({"intact_score": "good"}, ("intact_score", '"good"')),
         ({"n_examples": None}, ("damaged", "n_examples")),
-        ("split", ("damaged", "'split'")),
+        ({"split": LACKS}, ("damaged", "'split'")),
         (None, ("is missing",)),
     ],
 )
 def test_a_damaged_summary(tmp_path, ablation_folder, change, words):
     path = ablation_folder(tmp_path / "a") / "summary.json"
-    document = json.loads(path.read_text())
-    if isinstance(change, str):
-        del document[change]
-    path.write_text(json.dumps({**document, **(change if isinstance(change, dict) else {})}))
-    if change is None:
-        path.unlink()
+    edit(path, change) if change else path.unlink()
     assert names(refused(load, path.parent, error=ResultsError), str(path), *words)

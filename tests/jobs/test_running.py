@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from refusals import naming
+from refusals import refuses
 
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs import running
@@ -88,8 +88,7 @@ def test_checkpoints_of_several_tasks_are_told_apart(tmp_path, monkeypatch):
     ],
 )
 def test_resources_that_cannot_be(arguments, error, words):
-    with pytest.raises(error, match=naming(*words)):
-        Resources(**arguments)
+    refuses(error, words, Resources, **arguments)
 
 
 def test_a_node_may_have_more_processors_than_this_machine():

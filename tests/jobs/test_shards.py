@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import naming
+from refusals import naming, refuses
 from where import DEVICE, KIND
 
 from adapter_probe.ablation_settings import AblationSettings
@@ -149,8 +149,7 @@ def test_a_shard_of_other_data_is_refused(arguments, tmp_path):
     in_shards(arguments, tmp_path / "a", 1, compute_all)
     other = AblationArguments(arguments.checkpoint, arguments.settings, max_examples=20)
     (tmp_path / "a" / "shards").rename(tmp_path / "shards")
-    with pytest.raises(ResultsError, match=naming("data")):
-        in_shards(other, tmp_path, 1, compute_all)
+    refuses(ResultsError, ("data",), in_shards, other, tmp_path, 1, compute_all)
 
 
 def test_a_damaged_shard(arguments, tmp_path):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from refusals import naming
+from refusals import refuses
 from slurm_cluster import SlurmCluster
 
 from adapter_probe.errors import TrainingError
@@ -359,8 +359,7 @@ def test_a_machine_without_slurm(tmp_path, monkeypatch):
     executor = array(tmp_path)
     with monkeypatch.context() as patch:  # over before the cluster is emptied
         patch.setenv("PATH", str(tmp_path))
-        with pytest.raises(TrainingError, match=naming("squeue", "--slurm")):
-            executor.submit([tmp_path / "a"])
+        refuses(TrainingError, ("squeue", "--slurm"), executor.submit, [tmp_path / "a"])
 
 
 def test_waiting_shows_what_hinders(cluster, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import naming
+from refusals import refuses
 
 from adapter_probe.errors import TrainingError
 from adapter_probe.jobs.resources import SlurmOptions, minutes
@@ -79,8 +79,7 @@ def test_whether_jobs_have_gpus(asked, expected):
     ],
 )
 def test_an_unfit_option_of_sbatch(name, value, words):
-    with pytest.raises(TrainingError, match=naming(*words)):
-        SlurmOptions(sbatch={name: value})
+    refuses(TrainingError, words, SlurmOptions, sbatch={name: value})
 
 
 @pytest.mark.parametrize(
@@ -94,5 +93,4 @@ def test_an_unfit_option_of_sbatch(name, value, words):
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_in_one_line(name, value, allowed):
-    with pytest.raises(TrainingError, match=naming(name, *allowed, repr(value))):
-        SlurmOptions(**{name: value})
+    refuses(TrainingError, (name, *allowed, repr(value)), SlurmOptions, **{name: value})

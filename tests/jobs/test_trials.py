@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from refusals import naming
+from changed_files import edit
+from refusals import refuses
 
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
@@ -59,8 +60,7 @@ def test_the_id_follows_what_determines_the_numbers(request_for, tiny_base, tiny
     renamed = dataclasses.replace(one, task=dataclasses.replace(one.task, name="other"))
     assert [trial.id for trial in plan_trials([one, one])] == ids[:1]
     assert [trial.id for trial in plan_trials([renamed])] == ids[:1]
-    with pytest.raises(DataError, match=naming(one.task.name, "other", "same examples")):
-        plan_trials([one, renamed])
+    refuses(DataError, (one.task.name, "other", "same examples"), plan_trials, [one, renamed])
 
 
 def test_a_request_survives_its_file(request_for, tmp_path):
@@ -184,10 +184,8 @@ def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base
 
 
 def test_requests_that_cannot_be(request_for, tmp_path):
-    with pytest.raises(ModelError, match=naming("k 4", "3")):
-        plan_trials([request_for(TopLayers(4))])
-    with pytest.raises(ResultsError, match=naming("request.json")):
-        run_trial(tmp_path, CPU, lambda _: None)
+    refuses(ModelError, ("k 4", "3"), plan_trials, [request_for(TopLayers(4))])
+    refuses(ResultsError, ("request.json",), run_trial, tmp_path, CPU, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def test_an_edited_request(change, words, request_for, tmp_path):
     [trial] = plan_trials([request_for()])
     write_requests(tmp_path, [trial])
     path = trial.folder(tmp_path) / "request.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    edit(path, change)
     with pytest.raises(ResultsError) as caught:
         run_trial(trial.folder(tmp_path), CPU, lambda _: None)
     for word in (str(path), *words):
@@ -214,8 +212,7 @@ def test_a_base_that_changed_before_its_trial_began(request_for, tiny_base, tmp_
     [trial] = plan_trials([request_for(base=base)])
     write_requests(tmp_path, [trial])
     shutil.copytree(tiny_base("bert", seed=1), base, dirs_exist_ok=True)
-    with pytest.raises(TrainingError, match=naming(trial.id)):
-        run_trial(trial.folder(tmp_path), CPU, lambda _: None)
+    refuses(TrainingError, (trial.id,), run_trial, trial.folder(tmp_path), CPU, lambda _: None)
     assert read_trial(trial.folder(tmp_path)) is None
 
 
@@ -229,19 +226,15 @@ def test_an_edited_request_of_another_training_is_noticed(request_for, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run_trial(trial.folder(tmp_path), CPU, stop)
     path = trial.folder(tmp_path) / "request.json"
-    document = json.loads(path.read_text())
-    document["settings"]["seed"] = 7
-    path.write_text(json.dumps(document))
-    with pytest.raises(ResultsError, match=naming("settings.seed", "0", "7")):
-        run_trial(trial.folder(tmp_path), CPU, lambda _: None)
+    edit(path, {"settings.seed": 7})
+    refuses(ResultsError, ("settings.seed", "0", "7"), run_trial, trial.folder(tmp_path), CPU, lambda _: None)
 
 
 def test_two_tasks_of_one_name(request_for, tiny_task):
     one = request_for()
     other = request_for(task=tiny_task)
     other = dataclasses.replace(other, task=dataclasses.replace(other.task, name=one.task.name))
-    with pytest.raises(TrainingError, match=naming(one.task.name)):
-        shared_settings(plan_trials([one, other]))
+    refuses(TrainingError, (one.task.name,), shared_settings, plan_trials([one, other]))
 
 
 @pytest.mark.parametrize("change", [{"warmup": 0.5}, {"dtype": "bfloat16"}])
@@ -333,5 +326,4 @@ def test_a_base_that_does_not_fit_is_refused_before_it_is_read(request_for, monk
     request = request_for()
     monkeypatch.setattr("adapter_probe.jobs.trials.available_memory", lambda device: 10_000)
     monkeypatch.setattr("adapter_probe.jobs.trials.load_inputs", lambda request: pytest.fail("it was read"))
-    with pytest.raises(CheckpointError, match=naming("0.0 GB", "float32")):
-        plan_trials([request])
+    refuses(CheckpointError, ("0.0 GB", "float32"), plan_trials, [request])

@@ -11,7 +11,7 @@ import pytest
 from brute_force import BruteForce
 from exact import assert_close_in_float32
 from placed_models import Placed
-from refusals import naming, refused
+from refusals import refused, refuses
 from transformers import AutoModelForSequenceClassification
 from where import DEVICE, KIND
 
@@ -192,8 +192,7 @@ def test_another_study_is_not_mixed_in(changed, words, prepared, small_parts, tm
 def test_other_data_or_weights_are_not_mixed_in(checkpoint, prepared, small_parts, tmp_path):
     interrupt(prepared(), tmp_path, after=6)
     fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), DEVICE)
-    with pytest.raises(ResultsError, match=naming("data.fingerprint", "data.n_examples: 64 -> 20")):
-        run(fewer, tmp_path)
+    refuses(ResultsError, ("data.fingerprint", "data.n_examples: 64 -> 20"), run, fewer, tmp_path)
     request = prepared()
     description = replace(request.checkpoint.description, delta_sha256="f" * 64)
     other = replace(request, checkpoint=replace(request.checkpoint, description=description))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import naming
+from refusals import refuses
 from where import DEVICE
 
 from adapter_probe.ablation_settings import AblationSettings
@@ -80,10 +80,8 @@ def test_low_rank_adapters_that_layers_share_are_counted_for_no_layer(tmp_path: 
 
 def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", ["x", "y", "z", "x"])
-    with pytest.raises(DataError, match=naming("x, y, z", "3", "bad, fair, good")):
-        request("adapterhub/houlsby", data)
-    with pytest.raises(DataError, match=naming("--label-names", "0", "2")):
-        request("peft/lora", data)
+    refuses(DataError, ("x, y, z", "3", "bad, fair, good"), request, "adapterhub/houlsby", data)
+    refuses(DataError, ("--label-names", "0", "2"), request, "peft/lora", data)
 
 
 def test_names_that_are_given_order_the_labels(tmp_path: Path):
@@ -97,11 +95,9 @@ def test_names_that_are_given_order_the_labels(tmp_path: Path):
         (("x", "y", "y"), ("2",)),
         (("x", "y", "w"), ("x, y, z", "3", "x, y, w")),
     ):
-        with pytest.raises(DataError, match=naming(*words)):
-            given_task(task, [data], "validation", "c", label_names=names)
+        refuses(DataError, words, given_task, task, [data], "validation", "c", label_names=names)
     native = replace(task, label_names=("a", "b", "c"), files={"train": ("t",), "validation": ("v",)})
-    with pytest.raises(DataError, match=naming("a, b, c")):
-        given_task(native, (), "validation", "c", label_names=("x", "y", "z"))
+    refuses(DataError, ("a, b, c",), given_task, native, (), "validation", "c", label_names=("x", "y", "z"))
 
 
 @pytest.mark.parametrize(
@@ -125,5 +121,4 @@ def test_real_names_in_the_configuration_name_the_outputs(own, base, names, tmp_
 
 def test_sites_without_anything_inside_are_told(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [0, 1, 2])
-    with pytest.raises(CheckpointError, match=naming("--sites ffn", "attention")):
-        request("peft/lora", data, sites="ffn")
+    refuses(CheckpointError, ("--sites ffn", "attention"), request, "peft/lora", data, sites="ffn")

@@ -26,7 +26,7 @@ from lm_eval_cases import (
     write_lora,
     write_task,
 )
-from refusals import names, naming
+from refusals import names, naming, refuses
 
 import adapter_probe
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
@@ -296,8 +296,7 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
         ({"task": "piqa"}, ("task must", "lm-eval:NAME", "'piqa'", "data=")),
         ({"task": "lm-eval:piqa", "data": "a.jsonl"}, ("data=", "a.jsonl", "task=", "lm-eval:piqa")),
     ):
-        with pytest.raises(DataError, match=naming(*message)):
-            adapter_probe.ablate(checkpoint, progress=False, **options)
+        refuses(DataError, message, adapter_probe.ablate, checkpoint, progress=False, **options)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     with pytest.raises(

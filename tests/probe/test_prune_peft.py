@@ -18,7 +18,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from peft_cases import IDS, write_adapter, write_base
 from peft_folders import written
-from refusals import naming
+from refusals import naming, refuses
 from safetensors.torch import load_file
 from tiers import slow_unless
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, MixtralForCausalLM
@@ -155,8 +155,7 @@ UNSCALABLE = {"dora": "DoRA", "randlora": "RANDLORA", "vblora": "VBLORA"}
 def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS[name]), tmp_path / "scaled"
     if name in UNSCALABLE:
-        with pytest.raises(CheckpointError, match=naming("PEFT", "-0.5", UNSCALABLE[name])):
-            prune(checkpoint, Span(1, 1), out, -0.5)
+        refuses(CheckpointError, ("PEFT", "-0.5", UNSCALABLE[name]), prune, checkpoint, Span(1, 1), out, -0.5)
         assert not out.exists()
         return
     pruned = prune(checkpoint, Span(1, 1), out, -0.5)
@@ -224,5 +223,4 @@ def test_without_any_adapter_the_model_itself_is_left(name: str, made: Made, bas
 
 
 def test_a_model_is_not_overwritten(made: Made, base: Path):
-    with pytest.raises(CheckpointError, match=naming(str(base), "already")):
-        prune(made(TUNERS["lora"]), Span(0, 2), base)
+    refuses(CheckpointError, (str(base), "already"), prune, made(TUNERS["lora"]), Span(0, 2), base)

@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 from exact import assert_close_in_float32
-from mask_loop import randomise, switched
+from mask_loop import layers_of, randomise, switched
 from peft_folders import KV, reference, saved, written
 from refusals import naming
 from tiers import slow_unless
@@ -60,7 +60,8 @@ def outputs(request: AblationRequest) -> dict[str, np.ndarray]:
 def by_loop(request: AblationRequest, checkpoint: Path) -> dict[str, np.ndarray]:
     """The same outputs by a loop over variants and texts."""
     task = "CAUSAL_LM" if request.checkpoint.description.task.kind == "causal" else "SEQ_CLS"
-    model, layers = reference(checkpoint, task)
+    model = reference(checkpoint, task)
+    layers = layers_of(model)
     found: dict[str, list] = {"logits": [], "greedy": []}
     with torch.no_grad():
         for mask in request.variants.masks:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from refusals import naming
+from changed_files import edit
+from refusals import refuses
 
 import adapter_probe as ap
 from adapter_probe.analysis.study_records import SweepRecord, write_record
@@ -49,8 +49,7 @@ def test_what_is_interrupted_is_no_finished_study(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         write_record(record, [interrupted])
     assert read_note(tmp_path, MADE_FROM) == {}
-    with pytest.raises(ResultsError, match=naming(str(tmp_path))):
-        ap.load(tmp_path)
+    refuses(ResultsError, (str(tmp_path),), ap.load, tmp_path)
     write_record(record)
     assert (tmp_path / SWEEP_CSV).read_text() == "task\na\n"
 
@@ -79,8 +78,7 @@ def test_a_manifest_that_was_edited_or_is_newer_is_refused(change, facts, tmp_pa
     folder = tmp_path / "one"
     with RunDirectory(folder, {}, {}):
         pass
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    edit(folder / "manifest.json", change)
     with refused(folder / "manifest.json", *facts):
         read_manifest(folder / "manifest.json")
 
@@ -105,16 +103,13 @@ def test_a_folder_given_twice_comes_once(tmp_path: Path):
 
 
 def test_what_holds_nothing_is_refused(tmp_path: Path):
-    with pytest.raises(ResultsError, match=naming("spans.csv", "trials.csv")):
-        find_results([tmp_path])
-    with pytest.raises(ResultsError, match=naming(str(tmp_path / "missing"))):
-        find_results([tmp_path / "missing"])
+    refuses(ResultsError, ("spans.csv", "trials.csv"), find_results, [tmp_path])
+    refuses(ResultsError, (str(tmp_path / "missing"),), find_results, [tmp_path / "missing"])
 
 
 def test_only_what_other_readers_take_for_a_number_is_one(tmp_path: Path):
     """Python's own notation of digits in groups is text to pandas and to spreadsheets."""
     path = tmp_path / "layers.csv"
     path.write_text("layer,delta_points,share_points,note\n0,1_0,0.5,1_0\n")
-    with pytest.raises(ResultsError, match=naming("delta_points", "'1_0'")):
-        read_columns(path, LAYERS_COLUMNS)
+    refuses(ResultsError, ("delta_points", "'1_0'"), read_columns, path, LAYERS_COLUMNS)
     assert read_columns(path, {"layer": "count"})["note"].tolist() == ["1_0"]

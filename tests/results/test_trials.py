@@ -9,9 +9,10 @@ import shutil
 
 import pandas as pd
 import pytest
+from changed_files import LACKS, edit
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import naming, refused
+from refusals import refused, refuses
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.manifests import read_study
@@ -65,12 +66,10 @@ def test_a_record_is_bound_to_its_trial_and_its_bytes(tmp_path):
     ours.mkdir()
     write_trial(ours, RECORD)
     shutil.copytree(ours, other)
-    with pytest.raises(ResultsError, match=naming("trial.json", RECORD.trial)):
-        read_trial(other)
+    refuses(ResultsError, ("trial.json", RECORD.trial), read_trial, other)
     text = (ours / "trial.json").read_text()
     (ours / "trial.json").write_text(text.replace("0.75", "0.85", 1))
-    with pytest.raises(ResultsError, match=naming("trial.json")):
-        read_trial(ours)
+    refuses(ResultsError, ("trial.json",), read_trial, ours)
 
 
 @given(st.lists(st.none() | st.floats(-1, 1), max_size=6), st.booleans())
@@ -133,7 +132,7 @@ def test_only_finished_trials_are_read(tmp_path):
 def test_an_edited_record(change, words, tmp_path):
     write_trial(tmp_path, RECORD)
     path = tmp_path / "trial.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    edit(path, change)
     said = refused(read_trial, tmp_path, error=ResultsError)
     assert all(word in said for word in (str(path), *words))
 
@@ -168,13 +167,8 @@ def test_a_study_that_was_edited_is_refused(tmp_path):
     claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA, "MNLI": MNLI})
     path = tmp_path / "study.json"
     assert read_study(path)["tasks"] == {"CoLA": COLA, "MNLI": MNLI}
-    document = json.loads(path.read_text())
-    del document["tasks"]["MNLI"]
-    path.write_text(json.dumps(document))
+    edit(path, {"tasks.MNLI": LACKS})
     for read in (read_study, lambda _: claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})):
-        with pytest.raises(ResultsError, match=naming("study.json")):
-            read(path)
-    del document["checksum"]
-    path.write_text(json.dumps(document))
-    with pytest.raises(ResultsError, match=naming("study.json")):
-        read_study(path)
+        refuses(ResultsError, ("study.json",), read, path)
+    edit(path, checksum=LACKS)
+    refuses(ResultsError, ("study.json",), read_study, path)

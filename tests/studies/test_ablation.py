@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import names, naming, value_of
+from refusals import names, naming, refuses, value_of
 
 import adapter_probe as ap
 from adapter_probe import custom_metric
@@ -117,8 +117,7 @@ def test_a_heatmap_is_drawn_on_the_axes_given(study):
     assert study.heatmap() is plt.gca()  # the current one, which is empty; otherwise a new figure
     assert len({id(one.figure) for one in (study.heatmap(), study.heatmap(), study.attribution())}) == 3
     for wrong in (3, axes, figure):
-        with pytest.raises(ap.ResultsError, match=naming("ax", "Axes")):
-            study.heatmap(wrong)
+        refuses(ap.ResultsError, ("ax", "Axes"), study.heatmap, wrong)
     plt.close("all")
     assert dict(matplotlib.rcParams) == before
 
@@ -144,8 +143,7 @@ def test_one_of_several_needs_no_list(study, tmp_path):
     one = study.save(tmp_path, formats="png", only="heatmap", labels="own")
     assert [path.name for path in one] == ["heatmap.png", "heatmap.csv", "heatmap.txt"]
     assert ap.report(str(study.folder), tmp_path / "report.html").path.is_file()
-    with pytest.raises(ap.ResultsError, match=naming("2", "1")):
-        ap.average(study)
+    refuses(ap.ResultsError, ("2", "1"), ap.average, study)
 
 
 def test_a_function_as_the_metric(study, checkpoint, tmp_path, monkeypatch):

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from changed_files import edit
 from docs_scripts import module
 from embedding_folders import encoder
 from matplotlib import pyplot as plt
 from page_reader import PageReader
 from peft import LoraConfig, get_peft_model
-from refusals import names, naming, says, value_of
+from refusals import names, naming, refuses, says, value_of
 from transformers import AutoTokenizer, BertForSequenceClassification
 from typer.testing import CliRunner
 
@@ -38,8 +39,7 @@ def views(page: Path) -> list:
 
 
 def test_a_study_is_not_compared_with_itself(study):
-    with pytest.raises(ResultsError, match=naming(str(study.folder), "twice", "two")):
-        ap.compare(study, study.folder)
+    refuses(ResultsError, (str(study.folder), "twice", "two"), ap.compare, study, study.folder)
 
 
 def test_a_study_does_not_differ_from_its_copy(study, copied):
@@ -127,14 +127,11 @@ def test_a_mean_is_over_seeds_alone(study, other, tmp_path, monkeypatch):
         patch.setattr(
             "adapter_probe.studies.comparison.average_ablations", lambda *_: pytest.fail("computed")
         )
-        with pytest.raises(ap.ResultsError, match=naming("seed")):
-            ap.average([study, other, study])
-        with pytest.raises(ap.ResultsError, match=naming("settings.sites", "both", "attention")):
-            ap.average([study, attention])
+        refuses(ap.ResultsError, ("seed",), ap.average, [study, other, study])
+        refuses(ap.ResultsError, ("settings.sites", "both", "attention"), ap.average, [study, attention])
     exact = ap.ablate(checkpoint, out=tmp_path / "bfloat16", precision="bfloat16", progress=False)
     assert (ap.average([study, exact]).spans["n_studies"] == 2).all()
-    with pytest.raises(ap.ResultsError, match=naming("2", "0")):
-        ap.average([])
+    refuses(ap.ResultsError, ("2", "0"), ap.average, [])
 
 
 @pytest.mark.slow
@@ -168,8 +165,7 @@ def test_reports_and_cards_take_studies(study, other, tmp_path):
     joint = [ap.average([study, other]), ap.compare(study, other)]
     given = ap.report([*joint, study, other], tmp_path / "joint.html")
     assert given.path.read_bytes() == flags.path.read_bytes()
-    with pytest.raises(ap.AdapterProbeError, match=naming("folders", "3")):
-        ap.report(3)
+    refuses(ap.AdapterProbeError, ("folders", "3"), ap.report, 3)
 
 
 @pytest.mark.slow
@@ -223,13 +219,11 @@ def test_trainings_are_compared_where_checkpoints_record_them(checkpoint, other,
 
     def averaged(second):
         for folder, training in zip(folders, (own, second)):
-            path = folder / "adapter_probe.json"
-            path.write_text(json.dumps({**json.loads(path.read_text()), "training": training}))
+            edit(folder / "adapter_probe.json", training=training)
         return ap.average([ap.ablate(folder, spans="single", progress=False) for folder in folders])
 
     assert averaged({**own, "seed": 99}).note == ""
-    with pytest.raises(ap.AdapterProbeError, match=naming("training.learning_rate", "seed")):
-        averaged({**own, "learning_rate": 0.5})
+    refuses(ap.AdapterProbeError, ("training.learning_rate", "seed"), averaged, {**own, "learning_rate": 0.5})
     unknown = averaged({})
     assert "assumed" in unknown.note
     assert unknown.note in repr(unknown)
@@ -257,5 +251,4 @@ def test_seeds_that_each_drew_a_pooler_are_averaged_and_said_to_differ_in_it(tmp
     assert "own pooler" in mean.note
     own = [study.spans["delta_points"].to_numpy() for study in studies[:2]]
     np.testing.assert_allclose(mean.spans["delta_points"], np.mean(own, axis=0))
-    with pytest.raises(ap.AdapterProbeError, match=naming("base.weights_sha256")):
-        ap.average(studies[1:])
+    refuses(ap.AdapterProbeError, ("base.weights_sha256",), ap.average, studies[1:])

@@ -12,14 +12,16 @@ import embedding_folders
 import numpy as np
 import pytest
 import torch
+from changed_files import edit
 from embedding_folders import encoder
-from mask_loop import randomise, with_lora
+from mask_loop import of_spans, over_variants, randomise, with_lora
 from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
-from peft_folders import KV, reference, saved, span_off, written
-from refusals import naming
+from peft_folders import KV, reference, saved, written
+from refusals import naming, refuses
 from safetensors.torch import load_file
 from sklearn.metrics import ndcg_score
 from tiers import slow_unless
+from torch.nn import functional as F
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
 import adapter_probe as ap
@@ -143,21 +145,19 @@ def test_scores_are_those_of_the_evaluators_intact_and_with_all_off(name, metric
 @pytest.mark.parametrize("pooling", slow_unless("last".__eq__, ["mean", "cls", "last"]))
 def test_similarities_of_every_span_equal_the_loop(pooling, adapter, tmp_path):
     study = ap.ablate(adapter, data=PAIRS, pooling=pooling, out=tmp_path / "out", progress=False)
-    model, layers = reference(adapter, "FEATURE_EXTRACTION")
+    model = reference(adapter, "FEATURE_EXTRACTION")
     tokenizer = AutoTokenizer.from_pretrained(adapter.parent / "base")
 
     def embedding(text: str) -> torch.Tensor:
         states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         return {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
 
-    for variant, (first, last) in enumerate(study.results.spans.tolist()):
-        span_off(layers, first, last)
-        with torch.no_grad():
-            own = [
-                torch.cosine_similarity(embedding(row["sentence1"]), embedding(row["sentence2"]), dim=0)
-                for row in PAIRS
-            ]
-        np.testing.assert_allclose(study.results.outputs[variant, :, 0], np.array(own), atol=1e-5)
+    def cosines() -> list[float]:
+        pairs = [[embedding(row["sentence1"]), embedding(row["sentence2"])] for row in PAIRS]
+        return [float(torch.cosine_similarity(*pair, dim=0)) for pair in pairs]
+
+    own = over_variants(model, study, cosines)
+    np.testing.assert_allclose(study.results.outputs[:, :, 0], own, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -169,23 +169,21 @@ def test_without_labels_embeddings_are_compared_with_the_intact_ones(adapter, tm
         )
         for metric, data in (("cosine", file), ("agreement", list(CORPUS.values())))
     }
-    model, layers = reference(adapter, "FEATURE_EXTRACTION")
-    tokenizer, found = AutoTokenizer.from_pretrained(adapter.parent / "base"), []
-    for first, last in studies["cosine"].results.spans.tolist():
-        span_off(layers, first, last)
-        with torch.no_grad():
-            states = [
-                model(**tokenizer(text, return_tensors="pt")).last_hidden_state for text in CORPUS.values()
-            ]
-        found.append(torch.nn.functional.normalize(torch.stack([one[0].mean(0) for one in states]), dim=-1))
+    model = reference(adapter, "FEATURE_EXTRACTION")
+    tokenizer = AutoTokenizer.from_pretrained(adapter.parent / "base")
+
+    def embeddings() -> torch.Tensor:
+        read = [tokenizer(text, return_tensors="pt") for text in CORPUS.values()]
+        return torch.stack([model(**one).last_hidden_state[0].mean(0) for one in read])
+
+    found = over_variants(model, studies["cosine"], lambda: F.normalize(embeddings(), dim=-1))
     similar = [(own @ own.T).fill_diagonal_(-1).argmax(1) for own in found]
     cosines = [float((own * found[0]).sum(1).mean()) for own in found]
     shares = [float((own == similar[0]).double().mean()) for own in similar]
     for study, expected in ((studies["cosine"], cosines), (studies["agreement"], shares)):
         assert study.summary.n_examples == len(CORPUS)  # equal texts count once
         assert study.summary.intact_score == 1.0
-        scored = study.results.spans[:, 0] >= 0
-        np.testing.assert_allclose(study.spans["score"], np.array(expected)[scored], atol=1e-5)
+        np.testing.assert_allclose(study.spans["score"], of_spans(study, expected), atol=1e-5)
         assert "adjusted_p" not in study.spans or study.spans["adjusted_p"].isna().all()
     assert min(cosines) < 0.99
     assert min(shares) < 1.0
@@ -268,8 +266,7 @@ def test_a_damaged_collection_is_one_line(change, words, adapter, tmp_path):
 
 def test_how_embeddings_are_pooled_has_to_be_known(adapter, library, tmp_path):
     given = {"data": PAIRS, "out": tmp_path / "out", "progress": False}
-    with pytest.raises(ap.CheckpointError, match=naming("pooling='mean'", "cls or last")):
-        ap.ablate(adapter, **given)
+    refuses(ap.CheckpointError, ("pooling='mean'", "cls or last"), ap.ablate, adapter, **given)
     with pytest.raises(ap.CheckpointError, match=naming("modules.json", "omit pooling='mean'")):
         ap.ablate(library, pooling="mean", **given)
     causal = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj"])
@@ -285,8 +282,7 @@ def test_a_document_may_be_a_title_alone_and_no_half_character():
     table = Rows("corpus", ("_id", "title", "text"), rows, ["line 1", "line 2"])
     assert _by_id(table, titled=True) == {"1": "Only a title", "2": "A b"}
     rows[1]["text"] = "broken \ud83d"
-    with pytest.raises(ap.DataError, match=naming("line 2", "'text'", "whole Unicode")):
-        _by_id(table, titled=True)
+    refuses(ap.DataError, ("line 2", "'text'", "whole Unicode"), _by_id, table, titled=True)
 
 
 @pytest.mark.parametrize(
@@ -296,9 +292,7 @@ def test_prompts_are_those_of_the_library(library, tmp_path, prompts):
     st = pytest.importorskip("sentence_transformers")
     folder = Path(shutil.copytree(library, tmp_path / "copy"))
     (folder / "adapter_config.json").unlink()  # whose loading needs a newer PEFT, and which has no prompts
-    path = folder / "config_sentence_transformers.json"
-    said = {"prompts": prompts, "default_prompt_name": next(iter(prompts))}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    edit(folder / SETTINGS, prompts=prompts, default_prompt_name=next(iter(prompts)))
     theirs, (ours, _, _) = st.SentenceTransformer(str(folder), device="cpu"), of_library(folder)
     ways = {"query": theirs.encode_query, "document": theirs.encode_document, "": theirs.encode}
     for role, encode in ways.items():
@@ -326,10 +320,6 @@ LONG = [
     {"sentence1": f"{one} and {other}", "sentence2": f"{other} or {one}", "score": i}
     for i, (one, other) in enumerate(pairwise(TEXTS))
 ]
-
-
-def edit(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 SETTINGS = "config_sentence_transformers.json"
@@ -430,8 +420,7 @@ def test_trainers_of_sentence_transformers_are_refused_with_the_way_out(kind, tm
         train_dataset=rows, eval_dataset=rows,
     )  # fmt: skip
     for given in ({}, {"data": [{"query": "ab", "positive": "c"}]}):
-        with pytest.raises(ap.AdapterProbeError, match=naming(kind, "ap.ablate(FOLDER")):
-            ap.ablate(trainer, progress=False, **given)
+        refuses(ap.AdapterProbeError, (kind, "ap.ablate(FOLDER"), ap.ablate, trainer, progress=False, **given)
 
 
 def test_a_cross_encoder_of_sentence_transformers_6_is_scored_by_its_head(tmp_path):

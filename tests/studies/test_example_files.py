@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import naming
+from refusals import naming, refuses
 
 import adapter_probe as ap
 from adapter_probe.data.in_memory import categories_of
@@ -74,8 +74,7 @@ def test_tables_of_other_libraries(checkpoint, frame, tmp_path):
     def lacks():
         raise ModuleNotFoundError("No module named 'pyarrow'")
 
-    with pytest.raises(ap.DataError, match=naming("pyarrow")):
-        as_files(SimpleNamespace(to_pandas=lacks), tmp_path, checkpoint)
+    refuses(ap.DataError, ("pyarrow",), as_files, SimpleNamespace(to_pandas=lacks), tmp_path, checkpoint)
 
 
 def test_real_tables_of_other_libraries(checkpoint, frame, tmp_path):
@@ -140,8 +139,7 @@ ALLOWED = "file", "DataFrame", "list of rows", "pair (texts, labels)"
     ],
 )
 def test_what_are_no_rows_is_refused_in_one_line(data, words, checkpoint, tmp_path):
-    with pytest.raises(ap.DataError, match=naming(*words)):
-        ap.ablate(checkpoint, data=data, out=tmp_path / "out", progress=False)
+    refuses(ap.DataError, words, ap.ablate, checkpoint, data=data, out=tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -183,7 +181,5 @@ def test_files_are_checked_before_the_model_is_opened(data, error, words, tmp_pa
     Path("folder").mkdir()
     Path("adapter").mkdir()
     Path("adapter/adapter_config.json").write_text('{"peft_type": "LORA"}')  # without weights
-    with pytest.raises(error, match=naming(*words)):
-        ap.ablate("adapter", data=data)
-    with pytest.raises(error, match=naming(*words)):
-        ap.prune("adapter", "out", span=1, data=data)
+    refuses(error, words, ap.ablate, "adapter", data=data)
+    refuses(error, words, ap.prune, "adapter", "out", span=1, data=data)

@@ -13,6 +13,8 @@ import peft
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from changed_files import edit
+from mask_loop import over_variants
 from peft_folders import IDS, KV, T5, reference, saved, written
 from refusals import naming
 from tiers import on_processor
@@ -46,8 +48,7 @@ def own_texts(model, tokenizer, prompts: list[str], end: str = "") -> list[str]:
 
 
 def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_path):
-    model, layers = reference(checkpoint, "CAUSAL_LM")
-    model, tokenizer = model.double().get_base_model(), byte_tokenizer(True)
+    model, tokenizer = reference(checkpoint, "CAUSAL_LM").double().get_base_model(), byte_tokenizer(True)
     intact = own_texts(model, tokenizer, PROMPTS)
     end = intact[0][2]  # so that a text is cut
     rows = [{"prompt": p, "answer": text[:2]} for p, text in zip(PROMPTS[:3], intact)]
@@ -58,12 +59,8 @@ def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_p
     }  # fmt: skip
     study = adapter_probe.ablate(checkpoint, **asked, metric="contains")
     accepted = [row.get("answers") or [row["answer"]] for row in rows]
-    for variant, name in enumerate(study.results.row_names):
-        off = [number for number in range(len(layers)) if not study.results.masks[variant, 2 * number]]
-        for number, modules in enumerate(layers):
-            for module in modules:
-                module.enable_adapters(number not in off)
-        expected = own_texts(model, tokenizer, PROMPTS, end)
+    variants = over_variants(model, study, lambda: own_texts(model, tokenizer, PROMPTS, end))
+    for variant, (name, expected) in enumerate(zip(study.results.row_names, variants)):
         table = study.texts[study.texts["variant"] == name]
         assert table["text"].tolist() == expected
         right = [any(a in text for a in own) for text, own in zip(expected, accepted)]
@@ -235,7 +232,7 @@ SETTINGS: dict[str, tuple[Settings, str]] = {
 
 
 def test_the_drawing_that_a_study_does_itself_is_followed(checkpoint):
-    model = reference(checkpoint, "CAUSAL_LM")[0].get_base_model()
+    model = reference(checkpoint, "CAUSAL_LM").get_base_model()
     model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9)
     assert not_followed(model, 0.6) == ["top_p=0.9"]
     assert not_followed(model, 0.5) == ["temperature=0.6", "top_p=0.9"]
@@ -253,16 +250,13 @@ def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, t
     own, verdict = SETTINGS[case]
     folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
     path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
-    plain = reference(checkpoint, "CAUSAL_LM")[0]
+    plain = reference(checkpoint, "CAUSAL_LM")
     free = own_texts(plain, tokenizer, PROMPTS)
     own = own(PROMPTS[0], free[0]) if callable(own) else dict(own)
     if "pad_token_id" in own:
         own["pad_token_id"] = plain(**tokenizer("b", return_tensors="pt")).logits[0, -1].argmax().item()
 
-    def write(**settings: object) -> None:
-        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-
-    write(**own)
+    edit(path, own)
     asked = {
         "base": folder / "base", "generate": True, "max_new_tokens": NEW, "spans": "whole",
         "data": written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS]),
@@ -275,13 +269,13 @@ def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, t
     study = adapter_probe.ablate(folder / checkpoint.name, **asked)
     texts = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
     if verdict == OBEYED:
-        assert texts == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+        assert texts == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM"), tokenizer, PROMPTS)
         assert texts != free
     else:
         assert texts == free
     said = [line for line in study.question if "not followed" in line]
     assert [line.endswith(f": {verdict}") for line in said] == [True] * (verdict not in (OBEYED, FREE))
     if case in ("stop strings", "no_repeat_ngram_size"):
-        write(stop_strings=["other"])  # which belongs to the study, whether there was one before or none
+        edit(path, stop_strings=["other"])  # which belongs to the study, whether there was one before or none
         with pytest.raises(AdapterProbeError, match=naming(str(tmp_path / "out"), "stop_strings", "other")):
             adapter_probe.ablate(folder / checkpoint.name, **asked)

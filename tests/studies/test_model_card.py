@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_files import edit
 from docs_scripts import module
 from huggingface_hub import ModelCard
 from typer.testing import CliRunner
@@ -81,10 +81,7 @@ def test_spans_kept_on_are_not_called_switched_off(checkpoint: Path, tmp_path: P
     ("name", "said"), [("google-bert/bert-base-uncased",) * 2, ("folder", "thenlper/gte-small")]
 )
 def test_the_base_is_named_by_its_hub_id_or_as_its_config_says(name, said, ablated: Path, tmp_path: Path):
-    path = ablated / "adapter_probe.json"
-    document = json.loads(path.read_text())
-    document["base"]["name"] = str(tmp_path) if name == "folder" else name
-    path.write_text(json.dumps(document))
+    edit(ablated / "adapter_probe.json", {"base.name": str(tmp_path) if name == "folder" else name})
     (tmp_path / "config.json").write_text('{"_name_or_path": "thenlper/gte-small"}')
     assert ModelCard(model_card([ablated])).data.base_model == said
 
@@ -129,10 +126,7 @@ def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path):
         return result.dataset_type
 
     assert dataset() == "nyu-mll/glue"
-    path = held / "adapter_probe.json"
-    document = json.loads(path.read_text())
-    document["task"]["files"]["validation"] = [str(tmp_path / "moved.jsonl")]
-    path.write_text(json.dumps(document))
+    edit(held / "adapter_probe.json", {"task.files.validation": [str(tmp_path / "moved.jsonl")]})
     assert dataset() == "CoLA"
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mask_loop import module_path, output, switched, tuned_modules
 from peft_folders import saved
-from refusals import naming
+from refusals import naming, refuses
 from test_batches import batches_of
 from tiers import slow_unless
 from tiny_families import family, lora
@@ -287,8 +287,7 @@ def test_one_strength_or_those_of_layers(given, kept, tmp_path, monkeypatch):
     assert replace(settings, sites="ffn").strength == kept
     assert set(settings.slugs().get("strength", "")).isdisjoint(' "{}:*?<>|')
     if kept:
-        with pytest.raises(ResultsError, match=naming("--rank 1", "--strength")):
-            replace(settings, rank=1)
+        refuses(ResultsError, ("--rank 1", "--strength"), replace, settings, rank=1)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +304,7 @@ def test_one_strength_or_those_of_layers(given, kept, tmp_path, monkeypatch):
 )
 def test_bad_names_and_strengths(asked: dict, facts: list[str]):
     model, given = made("bert")
-    with pytest.raises(AdapterProbeError, match=naming(*facts)):
-        ap.ablate(model, **asked, **given)
+    refuses(AdapterProbeError, facts, ap.ablate, model, **asked, **given)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_files import edit
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
@@ -70,8 +71,7 @@ def test_the_record_of_the_training_stays(method, write, options, trained, tmp_p
 
 def test_a_change_of_the_new_checkpoint_is_noticed(trained, tmp_path):
     pruned(trained(LORA), tmp_path / "new")
-    config = tmp_path / "new" / "adapter_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 64}))
+    edit(tmp_path / "new", lora_alpha=64)
     with pytest.raises(ap.CheckpointError, match="changed after it was written"):
         open_any(tmp_path / "new")
 
@@ -120,9 +120,7 @@ def test_what_is_scaled_has_no_score_in_this_projects_format(trained, tmp_path):
 
 def test_without_adapters_the_labels_are_those_of_the_record(tiny_base, tiny_task, tmp_path):
     base = shutil.copytree(tiny_base("bert"), tmp_path / "base")
-    config = json.loads((base / "config.json").read_text())
-    named = {"id2label": {"0": "CONTRADICTION", "1": "ENTAILMENT"}}
-    (base / "config.json").write_text(json.dumps(config | named))
+    edit(base / "config.json", id2label={"0": "CONTRADICTION", "1": "ENTAILMENT"})
     ap.train(
         base, task=tiny_task, out=tmp_path / "c", method="lora:r=2,target_modules=query+value", epochs=1,
         progress=False,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from refusals import naming
+from refusals import naming, refuses
 
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
@@ -58,8 +58,7 @@ def test_a_later_setting_that_is_chosen_is_another_run(copied, checkpoint, monke
 
     monkeypatch.setattr(Chosen.__dataclass_fields__["gentleness"], "default", 0)
     monkeypatch.setattr(of_ablate, "AblationSettings", Chosen)
-    with pytest.raises(ResultsError, match=naming("settings.gentleness", "1")):
-        ap.ablate(checkpoint, out=copied, progress=False)
+    refuses(ResultsError, ("settings.gentleness", "1"), ap.ablate, checkpoint, out=copied, progress=False)
 
 
 def test_older_trials_are_not_trained_again(tiny_base, tmp_path, short_task):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mask_loop import randomise, switched
+from mask_loop import over_variants, randomise, switched
 from peft import LoraConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
-from refusals import naming
+from peft_folders import KV, TOKENIZER, reference, saved, written
+from refusals import naming, refuses
 from scorer import likelihood
 
 import adapter_probe as ap
@@ -115,13 +115,8 @@ def rewards(model: torch.nn.Module, rows: list[dict[str, Any]]) -> np.ndarray:
 
 def over_spans(study: ap.Ablation, checkpoint: Path, task: str, scored: Any) -> np.ndarray:
     """What a function of PEFT's own model gives under every variant, with PEFT's switches."""
-    model, layers = reference(checkpoint, task)
-    found = []
-    for name, (first, last) in zip(study.results.row_names, study.results.spans.tolist()):
-        span_off(layers, first, last) if name != "none" else span_off(layers, 0, len(layers) - 1)
-        found.append(scored(model))
-    span_off(layers, -1, -1)
-    return np.array(found)
+    model = reference(checkpoint, task)
+    return np.array(over_variants(model, study, lambda: scored(model)))
 
 
 @pytest.mark.parametrize(
@@ -295,8 +290,7 @@ def test_preferences_are_read_as_texts_where_a_trainer_does_so():
         column_names = ("prompt", "chosen", "rejected", "chosen_labels")
 
     assert preferences_of(trainer, Table(rows), "") == rows
-    with pytest.raises(ap.DataError, match=naming("decoder", "data=")):
-        preferences_of(trainer, Table(rows), "CPOTrainer")
+    refuses(ap.DataError, ("decoder", "data="), preferences_of, trainer, Table(rows), "CPOTrainer")
     Table.column_names += ("input_ids",)
     assert preferences_of(trainer, Table(rows), "SFTTrainer") is None
 
@@ -367,8 +361,7 @@ def test_what_changes_rewards_is_named_and_other_sets_are_read(case, tmp_path):
         sets = {"only": {"a": data}, "several": {"a": data, "b": data}}
         trainer.eval_dataset = sets.get(case, data.to_iterable_dataset())
     if case == "several":
-        with pytest.raises(ap.DataError, match=naming("'a', 'b'", "trainer.eval_dataset['a']")):
-            ap.ablate(trainer, progress=False)
+        refuses(ap.DataError, ("'a', 'b'", "trainer.eval_dataset['a']"), ap.ablate, trainer, progress=False)
         return
     study = ap.ablate(trainer, metric="margin", spans="whole", progress=False)
     said, own = "\n".join(study.question), trainer.evaluate()["eval_rewards/margins"]
@@ -394,8 +387,7 @@ def test_trainers_that_evaluate_something_else_are_refused_by_name(module, kind,
     if kind == "KTO":
         rows = [{"prompt": row["prompt"], "completion": row["chosen"], "label": True} for row in rows]
     trainer = trainer_in(tmp_path, module, kind, rows, **settings)
-    with pytest.raises(ap.DataError, match=naming(*words)):
-        ap.ablate(trainer, progress=False)
+    refuses(ap.DataError, words, ap.ablate, trainer, progress=False)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import names, naming
+from refusals import names, naming, refuses
 
 import adapter_probe as ap
 from adapter_probe.argument_checks import checked
@@ -116,8 +116,7 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(function, name, tmp_path
     ],
 )
 def test_the_line_names_value_and_types(function, wrong, facts):
-    with pytest.raises(ap.AdapterProbeError, match=naming(*facts)):
-        function("checkpoint", **wrong)
+    refuses(ap.AdapterProbeError, facts, function, "checkpoint", **wrong)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +191,5 @@ def test_numbers_of_numpy_are_numbers():
     assert found == (3, 0.5, (0.25, 1.0), True)
     assert [type(one) for one in (*found, *found[2])] == [int, float, tuple, bool, float, float]
     assert [type(one) for one in given(1, 0, [1])[1:]] == [float, tuple, bool]
-    with pytest.raises(ap.AdapterProbeError, match=naming("share", "a number")):
-        given(1, 10**400, [1])
-    with pytest.raises(TypeError, match=naming("2", "'share'", "'several'")):
-        given(3)
+    refuses(ap.AdapterProbeError, ("share", "a number"), given, 1, 10**400, [1])
+    refuses(TypeError, ("2", "'share'", "'several'"), given, 3)

@@ -132,7 +132,7 @@ def test_the_number_is_that_of_the_question_which_is_said(checkpoints, tmp_path,
     head, rows, asked, loop, words = CASES[case]
     asked = {**asked, "data": rows, "spans": "single", "precision": "float64", "out": tmp_path / "out"}
     study = ap.ablate(checkpoints[head], **asked)
-    model = reference(checkpoints[head], head)[0].double()
+    model = reference(checkpoints[head], head).double()
     assert study.summary.intact_score == pytest.approx(loop(model), rel=1e-6)  # outputs are kept in float32
     said = capsys.readouterr().err
     for line in words:

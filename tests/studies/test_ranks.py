@@ -11,9 +11,10 @@ import numpy as np
 import peft
 import pytest
 import torch
+from changed_files import retensor
 from peft_folders import HEADS, KV, T5, save_lora, saved, written
-from refusals import names, naming, says, value_of
-from safetensors.torch import load_file, save_file
+from refusals import names, naming, refuses, says, value_of
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import adapter_probe as ap
@@ -42,11 +43,10 @@ def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rank_pattern={"value": 2}, alpha_pattern={"value": 6},
         ),
     )  # fmt: skip
-    path = found / "adapter_model.safetensors"
-    tensors, logits = load_file(path), outputs(by_hand(found, R, range(0)))
+    logits = outputs(by_hand(found, R, range(0)))
     middle = float(np.median(logits[:, 1] - logits[:, 0]))
-    bias = next(name for name in tensors if name.endswith("classifier.bias"))
-    save_file(tensors | {bias: tensors[bias] - torch.tensor([0.0, middle])}, path, {"format": "pt"})
+    shift = torch.tensor([0.0, middle])
+    retensor(found, lambda t: {n: x - shift if n.endswith("classifier.bias") else x for n, x in t.items()})
     labels = (logits[:, 1] - logits[:, 0] > middle).astype(int).tolist()
     written(folder, [row | {"label": label} for row, label in zip(ROWS, labels)])
     LABELS[:] = labels
@@ -302,16 +302,13 @@ def test_another_metric_is_computed_from_the_same_runs(lora, tmp_path):
 
 def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path):
     data = {"data": lora.parent / "rows.jsonl", "label_names": ("0", "1"), "progress": False}
-    with pytest.raises(AdapterProbeError, match=naming("ranks must", "at least 1", "0")):
-        ap.ranks(lora, ranks=(0, 1), **data)
-    with pytest.raises(ModelError, match=naming("rank 5", "1 to 4")):
-        ap.ranks(lora, ranks=(1, 5), out=tmp_path / "five", **data)
+    refuses(AdapterProbeError, ("ranks must", "at least 1", "0"), ap.ranks, lora, ranks=(0, 1), **data)
+    refuses(ModelError, ("rank 5", "1 to 4"), ap.ranks, lora, ranks=(1, 5), out=tmp_path / "five", **data)
     base = HEADS["SEQ_CLS"].from_pretrained(lora.parent / "base")
     ia3 = peft.IA3Config(task_type="SEQ_CLS", target_modules=["query"], feedforward_modules=[])
     model = peft.get_peft_model(base, ia3)
     model.save_pretrained(tmp_path / "ia3")
-    with pytest.raises(ModelError, match=naming("no ranks")):
-        ap.ranks(tmp_path / "ia3", base=lora.parent / "base", **data)
+    refuses(ModelError, ("no ranks",), ap.ranks, tmp_path / "ia3", base=lora.parent / "base", **data)
     loha = peft.LoHaConfig(task_type="SEQ_CLS", target_modules=["query"], r=2, init_weights=False)
     model = peft.get_peft_model(HEADS["SEQ_CLS"].from_pretrained(lora.parent / "base"), loha)
     model.save_pretrained(tmp_path / "loha")
@@ -324,5 +321,4 @@ def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path
         ({"span": 0, "ablation": study.folder}, "ablation="),
         ({}, "span="),
     ):
-        with pytest.raises(AdapterProbeError, match=naming(fact)):
-            ap.prune(lora, out=tmp_path / "new", **given, **data)
+        refuses(AdapterProbeError, (fact,), ap.prune, lora, out=tmp_path / "new", **given, **data)

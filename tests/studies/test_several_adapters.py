@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from changed_files import retensor
 from mask_loop import randomise
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -127,10 +128,8 @@ def test_adapters_that_are_not_there_or_do_not_go_together(asked: str, facts: li
 
 def test_an_adapter_with_names_of_a_wrapper_is_as_active_as_without(folder: Path, tmp_path: Path):
     other = Path(shutil.copytree(folder / "named", tmp_path / "named"))
-    path = other / "two" / "adapter_model.safetensors"
-    start = "base_model.model."
-    tensors = {name.replace(start, f"{start}_orig_mod.", 1): x for name, x in load_file(path).items()}
-    save_file(tensors, path, {"format": "pt"})
+    start, wrapped = "base_model.model.", "base_model.model._orig_mod."
+    retensor(other / "two", lambda found: {name.replace(start, wrapped, 1): x for name, x in found.items()})
     given = {"data": folder / "rows.jsonl", "adapter": "one,two", "spans": "whole", "progress": False}
     plain = ap.ablate(folder / "named", out=tmp_path / "a", **given)
     wrapped = ap.ablate(other, out=tmp_path / "b", **given)

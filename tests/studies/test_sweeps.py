@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from docs_scripts import DOCS
-from refusals import names, naming, value_of
+from refusals import names, naming, refuses, value_of
 
 from adapter_probe.errors import DataError, JobsDetached, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
@@ -134,8 +134,7 @@ def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     drawn = [{p.name: p.read_bytes() for p in of.save(tmp_path / n, formats=("svg",))}
              for n, of in (("memory", study), ("disk", again))]  # fmt: skip
     assert drawn[0] == drawn[1] != {}
-    with pytest.raises(ResultsError, match=naming("first, second")):
-        study.plot()
+    refuses(ResultsError, ("first, second",), study.plot)
     axes = study.plot(plt.figure().subplots(), task="second")
     assert names(axes.get_xlabel(), "trained parameters")
     assert axes.get_legend() is not None
@@ -215,8 +214,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
 )
 def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
     arguments = {"base": tiny_base("bert"), "task": two_tasks[0], "out": tmp_path / "s", **change}
-    with pytest.raises(error, match=naming(*words)):
-        init_sweep(**arguments)
+    refuses(error, words, init_sweep, **arguments)
     assert not (tmp_path / "s").exists()
 
 

@@ -12,9 +12,9 @@ import peft
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
-from mask_loop import each_span, layers_of, switched, with_lora
+from mask_loop import assert_outputs, of_spans, over_variants, with_lora
 from peft_cases import WORDS
-from refusals import naming
+from refusals import refuses
 from sklearn.metrics import f1_score
 from tiers import slow_unless
 from transformers import (
@@ -94,27 +94,20 @@ def test_entity_f1_of_every_span_is_that_of_seqeval_with_pefts_switches(kind):
     rows = tagged(model, tokenizer)
     study = ap.ablate(model, data=rows, tokenizer=tokenizer, **QUIET)
     accuracy = ap.ablate(model, data=rows, tokenizer=tokenizer, metric="tag_accuracy", **QUIET)
-    gold = [row["tags"] for row in rows]
-    whole, seen = model.double().eval(), set()
-    for first, last in each_span(whole, study.results.spans):
-        said = predicted_tags(whole, tokenizer, rows)
-        score, hits = seqeval.f1_score(gold, said), seqeval.accuracy_score(gold, said)
-        row = study.results.spans.tolist().index([first, last])
-        own = study.results.predictions[row].sum(axis=0)  # [types, 2]
-        assert 2 * own[:, 0].sum() / (own[:, 1].sum() + study.results.scored_with.sum()) == pytest.approx(
-            score, abs=1e-6
-        )
-        if first >= 0:
-            for table, expected in ((study.spans, score), (accuracy.spans, hits)):
-                found = table[(table["first"] == first) & (table["last"] == last)]["score"].item()
-                assert found == pytest.approx(expected, abs=1e-6)
-            by_type = seqeval.classification_report(gold, said, output_dict=True, zero_division=0)
-            for group in study.groups[
-                (study.groups["first"] == first) & (study.groups["last"] == last)
-            ].itertuples():
-                assert group.score == pytest.approx(by_type[group.group]["f1-score"], abs=1e-6)
-        seen.add(round(score, 6))
-    assert len(seen) > 2
+    gold, whole, results = [row["tags"] for row in rows], model.double().eval(), study.results
+    all_said = over_variants(whole, study, lambda: predicted_tags(whole, tokenizer, rows))
+    f1 = [seqeval.f1_score(gold, said) for said in all_said]
+    own = results.predictions.sum(axis=1)  # [variants, types, 2]
+    n_entities = own[..., 1].sum(axis=1) + results.scored_with.sum()
+    np.testing.assert_allclose(2 * own[..., 0].sum(axis=1) / n_entities, f1, atol=1e-6)
+    hits = [seqeval.accuracy_score(gold, said) for said in all_said]
+    for table, expected in ((study.spans, f1), (accuracy.spans, hits)):
+        np.testing.assert_allclose(table["score"], of_spans(study, expected), atol=1e-6)
+    for (first, last), said in zip(results.spans.tolist(), all_said):
+        by_type = seqeval.classification_report(gold, said, output_dict=True, zero_division=0)
+        for group in study.groups.query(f"first == {first} and last == {last}").itertuples():
+            assert group.score == pytest.approx(by_type[group.group]["f1-score"], abs=1e-6)
+    assert len(set(np.round(f1, 6))) > 2
     assert study.summary.metric == "entity_f1"
     assert "sentences" in dict(study.rows())["task"]
 
@@ -179,12 +172,9 @@ def test_predicted_tags_and_labels_are_stored_and_listed(kind, tmp_path):
     listed = [number - 1 for number in found["numbers"]]
     assert listed
     whole.eval()
-    said: dict[tuple[int, int], list] = {}
-    for first, last in each_span(whole, results.spans):
-        if kind == "tags":
-            said[first, last] = predicted_tags(whole, tokenizer, rows)
-        else:
-            said[first, last] = labels_of(whole, tokenizer, rows)
+    predicted = predicted_tags if kind == "tags" else labels_of
+    variants = over_variants(whole, ap.load(tmp_path / "out"), lambda: predicted(whole, tokenizer, rows))
+    said = dict(zip(map(tuple, results.spans.tolist()), variants))
     gold = [row["tags" if kind == "tags" else "labels"] for row in rows]
     changed = [n for n in range(len(rows)) if len({tuple(one[n]) for one in said.values()}) > 1]
     assert listed == changed
@@ -232,10 +222,8 @@ def test_a_folder_of_peft_with_several_labels(tmp_path):
     assert (study.summary.metric, study.results.label_names) == ("micro_f1", LABELS)
     base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
     own = peft.PeftModel.from_pretrained(base, checkpoint).double().eval()
-    for mask, variant in zip(study.results.masks.reshape(-1, 3, 2)[..., 0], study.results.predictions):
-        for on, modules in zip(mask, layers_of(own)):
-            switched(modules, on)
-        said = labels_of(own, tokenizer, rows)
+    for said, variant in zip(over_variants(own, study, lambda: labels_of(own, tokenizer, rows)),
+                             study.results.predictions):  # fmt: skip
         assert [[n for n, on in zip(LABELS, row) if on] for row in variant.tolist()] == said
 
 
@@ -265,28 +253,24 @@ def test_micro_and_macro_f1_are_those_of_scikit_learn_with_pefts_switches():
     micro = ap.ablate(model, data=rows, tokenizer=tokenizer, **QUIET)
     macro = ap.ablate(model, data=rows, tokenizer=tokenizer, metric="macro_f1", **QUIET)
     assert micro.summary.metric == "micro_f1"
-    true, whole, seen = sets_of(rows), model.double().eval(), set()
-    for first, last in each_span(whole, micro.results.spans):
-        logits = []
-        for row in rows:
-            with torch.no_grad():
-                given = tokenizer(row["text"], return_tensors="pt", return_token_type_ids=False)
-                logits.append(whole(**given).logits[0])
-        said = (torch.stack(logits).sigmoid() > 0.5).int().numpy()
-        number = micro.results.spans.tolist().index([first, last])
-        np.testing.assert_array_equal(micro.results.predictions[number], said)
-        for study, kind in ((micro, "micro"), (macro, "macro")):
-            expected = f1_score(true, said, average=kind, zero_division=np.nan)
-            found = study.spans[(study.spans["first"] == first) & (study.spans["last"] == last)]["score"]
-            assert first < 0 or found.item() == pytest.approx(expected, abs=1e-6)
-            seen.add(round(expected, 6))
+    true, whole = sets_of(rows), model.double().eval()
+    variants = over_variants(whole, micro, lambda: labels_of(whole, tokenizer, rows))
+    all_said = [sets_of([{"labels": labels} for labels in said]) for said in variants]
+    np.testing.assert_array_equal(micro.results.predictions, all_said)
+    scores = {
+        kind: [f1_score(true, said, average=kind, zero_division=np.nan) for said in all_said]
+        for kind in ("micro", "macro")
+    }
+    for kind, study in (("micro", micro), ("macro", macro)):
+        np.testing.assert_allclose(study.spans["score"], of_spans(study, scores[kind]), atol=1e-6)
+    assert len(set(np.round([*scores["micro"], *scores["macro"]], 6))) > 3
+    for (first, last), said in zip(micro.results.spans.tolist(), all_said):
         own = f1_score(true, said, average=None, zero_division=0)
-        table = micro.groups[(micro.groups["first"] == first) & (micro.groups["last"] == last)]
+        table = micro.groups.query(f"first == {first} and last == {last}")
         assert first < 0 or list(table["group"]) == list(LABELS)
         for group in table.itertuples():
             assert group.score == pytest.approx(own[LABELS.index(group.group)], abs=1e-6)
             assert group.n_examples == true[:, LABELS.index(group.group)].sum()
-    assert len(seen) > 3
 
 
 @pytest.mark.slow
@@ -340,13 +324,9 @@ def test_several_targets_are_scored_by_a_function():
 
     study = ap.ablate(model, batches=[dict(tokens)], labels=targets, metric=closeness, **QUIET)
     whole = model.double().eval()
-    for first, last in each_span(whole, study.results.spans):
-        with torch.no_grad():
-            said = whole(**tokens).logits.numpy()
-        found = study.spans[(study.spans["first"] == first) & (study.spans["last"] == last)]["score"]
-        assert first < 0 or found.item() == pytest.approx(closeness(targets, said), abs=1e-6)
-    with pytest.raises(ap.DataError, match=naming("3", "metric=")):
-        ap.ablate(model, batches=[dict(tokens)], labels=targets, **QUIET)
+    said = over_variants(whole, study, lambda: closeness(targets, whole(**tokens).logits.numpy()))
+    np.testing.assert_allclose(study.spans["score"], of_spans(study, said), atol=1e-6)
+    refuses(ap.DataError, ("3", "metric="), ap.ablate, model, batches=[dict(tokens)], labels=targets, **QUIET)
 
 
 class Similarity(torch.nn.Module):
@@ -372,10 +352,6 @@ def test_the_similarity_of_pooled_outputs_equals_the_loop():
     labels = np.random.default_rng(0).random(len(SENTENCES))
     study = ap.ablate(model, batches=[batch], labels=labels, read="similarity", **QUIET)
     whole = model.double().eval()
-    for first, last in each_span(whole, study.results.spans):
-        with torch.no_grad():
-            own = whole(**batch)["similarity"].numpy()
-        number = study.results.spans.tolist().index([first, last])
-        np.testing.assert_allclose(study.results.outputs[number][:, 0], own, atol=1e-6)
-    assert np.ptp(study.results.outputs, axis=0).max() > 1e-3
+    own = over_variants(whole, study, lambda: whole(**batch)["similarity"].numpy()[:, None])
+    assert_outputs(study, own, 1e-6)
     assert study.summary.metric == "spearman"

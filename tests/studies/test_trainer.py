@@ -13,7 +13,7 @@ from mask_loop import switched, with_lora
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS, small_config
-from refusals import naming
+from refusals import naming, refuses
 from scipy.special import logsumexp
 from scipy.stats import binomtest, pearsonr, spearmanr
 from sklearn.metrics import f1_score
@@ -159,8 +159,7 @@ def test_scores_are_those_of_the_trainers_evaluation(case, tmp_path, monkeypatch
     if case == "one of several":
         trainer.args.metric_for_best_model = None
         assert ap.ablate(trainer, metric=name, **given).spans.equals(study.spans)
-        with pytest.raises(ap.DataError, match=naming("mse, n", "metric='mse'")):
-            ap.ablate(trainer, **given)
+        refuses(ap.DataError, ("mse, n", "metric='mse'"), ap.ablate, trainer, **given)
 
 
 @pytest.mark.slow
@@ -391,8 +390,7 @@ def test_tokenised_rows_with_labels_are_batches(tmp_path):
         np.testing.assert_allclose(found.outputs, expected.outputs, atol=1e-6)
         assert found.scored_with.tolist() == expected.scored_with.tolist()
     unlabelled = [{"input_ids": row["input_ids"]} for row in rows]
-    with pytest.raises(ap.DataError, match=naming("labels=")):
-        ap.ablate(trainer.model, data=unlabelled, **given)
+    refuses(ap.DataError, ("labels=",), ap.ablate, trainer.model, data=unlabelled, **given)
     with pytest.raises(ap.DataError, match=naming("data=", "'text'")):
         ap.ablate(trainer.model, batches=Dataset(texts), labels=[0] * len(texts), **given)
 

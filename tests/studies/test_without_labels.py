@@ -12,8 +12,9 @@ import pytest
 import torch
 from ablation_facts import changed
 from exact import Float64, assert_close_in_float64, to_float64
-from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
-from refusals import names, naming
+from mask_loop import over_variants
+from peft_folders import KV, TOKENIZER, reference, saved, written
+from refusals import names, naming, refuses
 from scipy.special import rel_entr, softmax
 from torch.nn import functional as F
 
@@ -52,33 +53,29 @@ def windows(row: dict) -> Iterator[tuple[list[int], int]]:
         yield (bos + ids[: begin + len(own)])[-(MOST + 1) :] if begin else bos + own, len(own)
 
 
-def loop(checkpoint: Path, spans: list, rows: list[dict]) -> np.ndarray:
+def loop(checkpoint: Path, study: ap.Ablation, rows: list[dict]) -> np.ndarray:
     """Float64 ``[variants, rows, 2]``: summed divergences and agreeing tokens, each window run alone."""
-    model, layers = reference(checkpoint, "CAUSAL_LM")
-    model = to_float64(model)
+    model = to_float64(reference(checkpoint, "CAUSAL_LM"))
     pieces = [list(windows(row)) for row in rows]
 
     def predictions() -> list[list[torch.Tensor]]:
-        with torch.no_grad(), Float64():
+        with Float64():
             return [
                 [model(torch.tensor([ids[:-1]])).logits[0, -n:].log_softmax(-1) for ids, n in own]
                 for own in pieces
             ]
 
-    span_off(layers, -1, -2)  # everything on
-    intact, found = predictions(), []
-    for first, last in spans:
-        span_off(layers, first, last)
-        found.append(
+    intact, *_ = variants = over_variants(model, study, predictions)
+    return np.array([
+        [
             [
-                [
-                    sum(float(F.kl_div(b, a, log_target=True, reduction="sum")) for a, b in zip(*pair)),
-                    sum(int((a.argmax(-1) == b.argmax(-1)).sum()) for a, b in zip(*pair)),
-                ]
-                for pair in zip(intact, predictions())
+                sum(float(F.kl_div(b, a, log_target=True, reduction="sum")) for a, b in zip(*pair)),
+                sum(int((a.argmax(-1) == b.argmax(-1)).sum()) for a, b in zip(*pair)),
             ]
-        )
-    return np.array(found)
+            for pair in zip(intact, own)
+        ]
+        for own in variants
+    ])  # fmt: skip
 
 
 ROWS = {
@@ -108,7 +105,7 @@ def test_divergence_and_agreement_of_a_language_model_are_those_of_a_loop(kind, 
         data = written(tmp_path, ROWS[rows])
     study = ap.ablate(checkpoint, data=data, metric="kl", precision="float64", progress=False)
     results = study.results
-    wanted = loop(checkpoint, results.spans.tolist(), ROWS[rows])
+    wanted = loop(checkpoint, study, ROWS[rows])
     n = np.array([sum(scored for _, scored in windows(row)) for row in ROWS[rows]])
     assert wanted[1:, :, 0].min() > 1e-4  # every variant differs in every text
     np.testing.assert_allclose(results.scored.differences[..., 0], wanted[..., 0], atol=1e-7)
@@ -248,5 +245,4 @@ def test_metrics_that_need_an_intact_model_belong_to_ablations_of_classes_and_to
         ap.ablate(classifier, data=rows, metric="kl", out=tmp_path / "a", progress=False)
     with pytest.raises(AdapterProbeError, match=naming("'kl'", "classification")):
         check_metric("kl", "classification")  # of a task, which is trained on labels
-    with pytest.raises(AdapterProbeError, match=naming("'kl'", "regression")):
-        check_metric("kl", "regression", compared=True)
+    refuses(AdapterProbeError, ("'kl'", "regression"), check_metric, "kl", "regression", compared=True)

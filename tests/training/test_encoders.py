@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from refusals import naming
+from refusals import naming, refuses
 from tiers import slow_unless
 from torch.nn import functional as F
 from training_models import in_memory, trained
@@ -136,8 +136,7 @@ def test_what_the_base_lacks_always_trains(method: Method, lowest: int, make_mod
 
 @pytest.mark.parametrize(("layers", "k"), [(3, 4), (1, 12)])
 def test_a_k_above_the_depth_is_refused(layers: int, k: int, make_model: Callable):
-    with pytest.raises(ModelError, match=naming(f"k {k}", str(layers))):
-        make_model("roberta", TopLayers(k), layers=layers)
+    refuses(ModelError, (f"k {k}", str(layers)), make_model, "roberta", TopLayers(k), layers=layers)
     make_model("roberta", TopLayers(layers), layers=layers)
 
 

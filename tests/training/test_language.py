@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from learners import ROWS
-from refusals import naming
+from refusals import naming, refuses
 from trainer import RATE
 from trainings import losses_of, request_of, write_task
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -92,8 +92,7 @@ def test_the_columns_that_are_meant_are_trained_on_and_recorded(learners, tmp_pa
 def test_one_file_needs_something_to_validate_on(learners, tmp_path):
     one = learners("llama", "sft")
     given = {"task": one.task / "train.jsonl", "out": tmp_path / "c", "method": "lora:r=2", **SHORT}
-    with pytest.raises(AdapterProbeError, match=naming("validation_share=0.1")):
-        ap.train(one.base, **given)
+    refuses(AdapterProbeError, ("validation_share=0.1",), ap.train, one.base, **given)
     done = ap.train(one.base, validation_share=0.25, **given)
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
     assert study.summary.intact_score == pytest.approx(done.score, rel=1e-5)

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from changed_files import edit
 from refusals import names
 from rounding import printed
 from span_tables import span_grid
@@ -335,8 +336,7 @@ def test_groups_are_single_where_nothing_is_inside_them():
 def test_a_warning_of_the_summary_comes_along(study_of, make_ablation):
     folder = make_ablation(n_layers=2)
     assert study_of(folder).warning is None
-    said = json.loads((folder / "summary.json").read_text())
-    write_json(folder / "summary.json", {**said, "warning": "The spans mean nothing."})
+    edit(folder / "summary.json", warning="The spans mean nothing.")
     study = study_of(folder)
     assert "The spans mean nothing." in section(study, 0)
     assert not any(step["prune"] or step["estimate"] is not None for step in study.steps)
@@ -401,6 +401,5 @@ def test_a_label_distinguishes_equal_names(reported, make_ablation):
 )
 def test_only_layers_with_adapters_are_counted(study_of, make_ablation, counts: list[int], where: str):
     folder = make_ablation(n_layers=len(counts))
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps({**summary, "layer_parameters": counts}))
+    edit(folder / "summary.json", layer_parameters=counts)
     assert ("adapter parameters", f"{sum(counts):,}", where) in study_of(folder).tiles

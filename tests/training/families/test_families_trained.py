@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from encoder_families import FAMILIES, random_examples, trained_model
-from refusals import naming
+from refusals import refuses
 from torch.nn import functional as F
 from training_models import trained
 
@@ -75,8 +75,7 @@ def test_what_changes_in_a_step_is_what_trains(kind: str, method: Method):
     model = made(kind, method)
     if model is None:
         possible = ", ".join(map(str, POSSIBLE.get(kind, (0, 3))))
-        with pytest.raises(ModelError, match=naming(f"k {method.k}", possible)):
-            trained_model(kind, method)
+        refuses(ModelError, (f"k {method.k}", possible), trained_model, kind, method)
         return
     expected = expected_to_train(model, FAMILIES[kind], method)
     assert set(trained(model)) == set(model.named_delta()) == expected
