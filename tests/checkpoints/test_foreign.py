@@ -29,11 +29,17 @@ CASES = sorted(
 PEFT = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("peft/*/expected.npz"))
 
 
-def own_forward(base: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
-    out = base(input_ids=torch.from_numpy(ids)[None])
-    if hasattr(out, "start_logits"):
-        return torch.stack([out.start_logits[0], out.end_logits[0]], -1).double().numpy()
-    return out.logits.double().numpy()
+def own_logits(model: torch.nn.Module) -> np.ndarray:
+    """Of every text, or of all its tokens, by the model's own forward of each."""
+    with torch.no_grad():
+        outs = [model(input_ids=torch.from_numpy(ids)[None]) for ids in texts().input_ids]
+    found = [
+        torch.stack([out.start_logits[0], out.end_logits[0]], -1)
+        if hasattr(out, "start_logits")
+        else out.logits.flatten(0, -2)
+        for out in outs
+    ]
+    return torch.cat(found).double().numpy()
 
 
 def test_there_are_cases_of_both_libraries():
@@ -60,16 +66,12 @@ def test_logits_are_the_librarys_own(case: str):
     assert len(masks) == 7, "the intact model and six spans"
     if model.config.pad_token_id is None:
         model.config.pad_token_id = -1
-    with torch.no_grad():
-        own = np.concatenate([own_forward(model, ids) for ids in texts().input_ids])
-    assert_close_in_float32(own, expected["logits"][0], layers=3)
+    assert_close_in_float32(own_logits(model), expected["logits"][0], layers=3)
     to_float64(model)
     every_token = opened.description.task.kind == "extractive"
     starts = np.concatenate([[0], np.cumsum(texts().lengths if every_token else np.ones(len(texts()), int))])
     with Float64():
-        with torch.no_grad():
-            own = np.concatenate([own_forward(model, ids) for ids in texts().input_ids])
-        assert_close_in_float64(own, expected["logits"][0])
+        assert_close_in_float64(own_logits(model), expected["logits"][0])
         for length in np.unique(texts().lengths):
             items = np.flatnonzero(texts().lengths == length)
             inputs = {"input_ids": torch.from_numpy(np.stack([texts().input_ids[i] for i in items]))}
@@ -102,8 +104,7 @@ def test_a_librarys_own_head_opens_in_any_precision(case: str, dtype: torch.dtyp
     model = open_any(folder, base_of(folder), dtype=dtype).model
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
     wanted = np.load(folder / "expected.npz")["logits"][0]
-    with torch.no_grad():
-        logits = np.concatenate([own_forward(model, ids) for ids in texts().input_ids])
+    logits = own_logits(model)
     if dtype == torch.float64:
         assert_close_in_float32(logits, wanted, layers=1)
     else:
@@ -185,10 +186,9 @@ def test_logits_of_a_language_model_are_the_librarys_own(case: str, causal_base)
     assert opened.description.task.kind == "causal"
     assert isinstance(opened, OpenedPlaced)
     to_float64(opened.model)
-    with torch.no_grad(), Float64():
-        got = [own_forward(opened.model, ids)[0] for ids in texts().input_ids]
-    wanted = np.load(FIXTURES / "causal" / case / "logits.npz")["logits"]
-    assert_close_in_float64(np.concatenate(got), wanted)
+    with Float64():
+        got = own_logits(opened.model)
+    assert_close_in_float64(got, np.load(FIXTURES / "causal" / case / "logits.npz")["logits"])
 
 
 def test_a_head_that_is_more_than_an_embedding_is_refused(causal_base, tmp_path: Path):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from changed_files import edit
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
-from mask_loop import randomise
+from mask_loop import with_lora
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
 from refusals import names
@@ -25,6 +25,7 @@ from transformers import (
     AutoTokenizer,
     GPT2LMHeadModel,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen2ForCausalLM,
     Trainer,
     TrainingArguments,
@@ -153,9 +154,7 @@ def test_a_tokenizer_that_was_saved_with_the_adapter(base_of_family, tmp_path: P
     same = open_any(folder, base)
     assert same.description.tokenizer == plain.description.tokenizer
     assert same.notes == plain.notes
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
-    )
+    end_by_sep(tokenizer)
     tokenizer.chat_template = "{{ messages[0].content }}"
     tokenizer.save_pretrained(folder)
     ids = tokenizer("w1 w2")["input_ids"]
@@ -169,34 +168,47 @@ def test_a_tokenizer_that_was_saved_with_the_adapter(base_of_family, tmp_path: P
     assert open_any(tmp_path / "peft", base).description.tokenizer == new
 
 
+def end_by_sep(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Texts end by its token."""
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+    )
+
+
+def classifier_on(base: Path) -> peft.PeftModel:
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    return with_lora(model, "all-linear", "SEQ_CLS", r=2, lora_alpha=5)
+
+
+def assert_opened_as_trained(
+    folder: Path, base: Path, model: peft.PeftModel, tokenizer: PreTrainedTokenizerFast
+) -> adapter_probe.Model:
+    """What is opened has the logits of the model that was saved."""
+    with torch.no_grad():
+        expected = model.eval()(input_ids=torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])).logits
+    opened = adapter_probe.open(folder, base=base, device="cpu")
+    assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)
+    return opened
+
+
 @pytest.mark.parametrize("pad", slow_unless("[SEP]".__eq__, ["[SEP]", "[MASK]"]))
 @pytest.mark.parametrize("ends", ["checkpoint", "base"], ids="texts end by that of the {}".format)
 @pytest.mark.parametrize("pads", ["checkpoint", "base"], ids="padding token in that of the {}".format)
 def test_a_classifier_reads_the_token_that_the_training_read(pads, ends, pad, base_of_family, tmp_path):
     """With a padding token that also ends texts, the one before; neither the base nor PEFT records it."""
     base, folder = shutil.copytree(base_of_family("llama"), tmp_path / "base"), tmp_path / "checkpoint"
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    model, tokenizer = classifier_on(base), AutoTokenizer.from_pretrained(base)
     assert model.config.pad_token_id is None
-    tokenizer = AutoTokenizer.from_pretrained(base)
     (base / "special_tokens_map.json").unlink()  # which is read, and no longer written
     for place in ("base", "checkpoint"):
         if place == ends:
-            tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-                single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
-            )
+            end_by_sep(tokenizer)
         tokenizer.pad_token = pad if place == pads or pads == "base" else None
         if place == "base" or "checkpoint" in (pads, ends):
             tokenizer.save_pretrained(tmp_path / place)
     model.config.pad_token_id = tokenizer.pad_token_id
-    config = lora(task_type="SEQ_CLS", target_modules="all-linear")
-    model = peft.get_peft_model(model, config)
-    randomise(model)
     model.save_pretrained(folder)
-    with torch.no_grad():
-        ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
-        expected = model.eval()(input_ids=ids).logits
-    opened = adapter_probe.open(folder, base=base, device="cpu")
-    assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)
+    assert_opened_as_trained(folder, base, model, tokenizer)
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["with its tokenizer", "without"])
@@ -205,23 +217,15 @@ def test_a_classifier_skips_the_padding_token_of_its_trainer(saved: bool, base_o
     base, folder = shutil.copytree(base_of_family("llama"), tmp_path / "base"), tmp_path / "checkpoint"
     edit(base / "config.json", pad_token_id=0)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
-    )
+    end_by_sep(tokenizer)
     tokenizer.save_pretrained(base)
     tokenizer.pad_token = tokenizer.sep_token
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
-    model = peft.get_peft_model(model, lora(task_type="SEQ_CLS", target_modules="all-linear"))
-    randomise(model)
+    model = classifier_on(base)
     settings = TrainingArguments(tmp_path / "run", use_cpu=True, report_to=[], learning_rate=0.0, max_steps=1)
     rows = [tokenizer("w1 w2") | {"labels": 1}]
     trainer = Trainer(model, settings, train_dataset=rows, processing_class=tokenizer if saved else None)
     trainer.train()
     trainer.save_model(folder)
     assert model.config.pad_token_id == (tokenizer.sep_token_id if saved else 0)
-    with torch.no_grad():
-        ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
-        expected = model.eval()(input_ids=ids).logits
-    opened = adapter_probe.open(folder, base=base, device="cpu")
-    assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)
+    opened = assert_opened_as_trained(folder, base, model, tokenizer)
     assert any(names(note, "skips", "[SEP]", "pads", "base", "0") for note in opened.notes) == saved

@@ -60,25 +60,20 @@ def ablations(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("sweep")
-    RESULTS.init_sweep(folder)
-    return folder
+def sweeps(tmp_path_factory) -> list[Path]:
+    """Of initialisations, and a trade-off."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("sweep", "tradeoff")]
+    for write, folder in zip((RESULTS.init_sweep, RESULTS.tradeoff), folders):
+        write(folder)
+    return folders
 
 
 @pytest.fixture(scope="module")
-def tradeoff(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tradeoff")
-    RESULTS.tradeoff(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory, ablations, sweep, tradeoff):
+def drawn(tmp_path_factory, ablations, sweeps):
     """Every figure in every format, drawn twice in processes of their own."""
     folders = [tmp_path_factory.mktemp("drawn") for _ in range(2)]
     started = [
-        start(index, ablations[0], sweep, tradeoff, "--format", "pdf,svg,png,pgf", "--out", folder)
+        start(index, ablations[0], *sweeps, "--format", "pdf,svg,png,pgf", "--out", folder)
         for index, folder in enumerate(folders)
     ]
     said = [one.communicate(timeout=300) for one in started]
@@ -110,11 +105,11 @@ def test_what_is_written_is_listed(drawn):
     assert listed == {str(path) for path in folder.iterdir()}
 
 
-def test_every_file_says_what_determined_it(drawn, ablations, sweep, tradeoff):
+def test_every_file_says_what_determined_it(drawn, ablations, sweeps):
     ablated = json.loads((ablations[0] / "manifest.json").read_text())["identity"]["data"]
     swept, traded = (
         hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for folder, name in ((sweep, "sweep.csv"), (tradeoff, "tradeoff.csv"))
+        for folder, name in zip(sweeps, ("sweep.csv", "tradeoff.csv"))
     )
     expected = {"heatmap": ablated, "attribution": ablated, "init-sweep": swept, "size-robustness": traded}
     for stem, identity in expected.items():

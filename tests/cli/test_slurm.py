@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from program import tables
 from refusals import names
 from slurm_cluster import SlurmCluster
 
@@ -26,21 +27,8 @@ SLURM = ("--slurm", "--sbatch", "time=30")
 
 
 @pytest.fixture(scope="module")
-def sweep(tiny_base: Callable[..., Path], tiny_task: Path) -> tuple[object, ...]:
-    """Three short trials; add ``--out``."""
-    return ("init-sweep", "--base", tiny_base("bert"), "--task", tiny_task, "--stds", "0.1", "--size", 2,
-            "--seeds", 3, "--epochs", 1, "--learning-rates", 0.01)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def undisturbed(program, sweep, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert program(*sweep, "--out", folder, "--workers", 1).code == 0
-    return folder
-
-
-def tables(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.csv"))}
+def sweep(short_sweep) -> tuple[object, ...]:
+    return short_sweep(seeds=3)
 
 
 def tasks(folder: Path) -> dict[str, str]:
@@ -122,10 +110,9 @@ def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undis
 
 
 @pytest.fixture(scope="module")
-def long(tiny_base, tiny_task) -> tuple[object, ...]:
+def long(short_sweep) -> tuple[object, ...]:
     """One trial of some seconds."""
-    return ("init-sweep", "--base", tiny_base("bert"), "--task", tiny_task, "--stds", "0.1", "--size", 2,
-            "--seeds", 1, "--epochs", 12, "--batch-size", 4, "--learning-rates", 0.001)  # fmt: skip
+    return short_sweep(epochs=12, batch_size=4, learning_rates=0.001)
 
 
 @pytest.fixture(scope="module")

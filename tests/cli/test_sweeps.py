@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from program import tables
 from refusals import names
 
 
 @pytest.fixture(scope="module")
-def sweep(tiny_base: Callable[..., Path], tiny_task: Path) -> tuple[object, ...]:
-    """Four short trials; add ``--out``."""
-    return ("init-sweep", "--base", tiny_base("bert"), "--task", tiny_task, "--stds", "1e-2:0.1", "--size", 2,
-            "--seeds", 2, "--epochs", 1, "--learning-rates", 0.01)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def undisturbed(program, sweep, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    outcome = program(*sweep, "--out", folder, "--workers", 1)
-    assert outcome.code == 0, outcome.stderr
-    return folder
-
-
-def tables(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.csv"))}
+def sweep(short_sweep) -> tuple[object, ...]:
+    return short_sweep(stds="1e-2:0.1", seeds=2)
 
 
 @pytest.mark.slow

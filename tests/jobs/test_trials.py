@@ -12,17 +12,21 @@ import pytest
 import torch
 from changed_files import edit
 from refusals import refuses
+from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, TrainingError
-from adapter_probe.jobs.trial_run import run_trial
+from adapter_probe.jobs import trial_run
+from adapter_probe.jobs.trial_run import PeakMemory, bytes_of_checkpoint, run_trial
 from adapter_probe.jobs.trials import finished_trials, plan_trials, shared_settings, write_requests
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
 from adapter_probe.results.trial_files import claim_study, read_trial
+from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.loop import Trainer
 from adapter_probe.training.objectives import LabelObjective
-from adapter_probe.training.request import TrainingRequest, read_request
+from adapter_probe.training.peft_methods import method_of
+from adapter_probe.training.request import TrainingRequest, build_model, load_inputs, read_request
 from adapter_probe.training.settings import TrainingSettings
 
 CPU = torch.device("cpu")
@@ -100,9 +104,6 @@ def test_a_finished_trial_is_not_done_again(request_for, tmp_path, monkeypatch):
 
 
 def test_a_trial_left_unfinished_takes_the_new_paths(request_for, tiny_base, tmp_path, monkeypatch):
-    def stop(now):
-        raise KeyboardInterrupt
-
     moving = shutil.copytree(tiny_base("bert"), tmp_path / "here" / "base")
     monkeypatch.chdir(moving.parent)
     with pytest.raises(KeyboardInterrupt):
@@ -188,23 +189,29 @@ def test_requests_that_cannot_be(request_for, tmp_path):
     refuses(ResultsError, ("request.json",), run_trial, tmp_path, CPU, lambda _: None)
 
 
+def stop(now):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "began", "words"),
     [
-        ({"method": {"name": "lora"}}, ["method.name", "lora"]),
-        ({"base": 3}, ["base is 3"]),
-        ({"extra": 1}, ["extra"]),
+        ({"method": {"name": "lora"}}, False, ["request.json", "method.name", "lora"]),
+        ({"base": 3}, False, ["request.json", "base is 3"]),
+        ({"extra": 1}, False, ["request.json", "extra"]),
+        ({"settings.seed": 7}, True, ["settings.seed", "0", "7"]),  # a request of another training
     ],
 )
-def test_an_edited_request(change, words, request_for, tmp_path):
+def test_an_edited_request(change, began, words, request_for, tmp_path):
     [trial] = plan_trials([request_for()])
     write_requests(tmp_path, [trial])
-    path = trial.folder(tmp_path) / "request.json"
-    edit(path, change)
-    with pytest.raises(ResultsError) as caught:
-        run_trial(trial.folder(tmp_path), CPU, lambda _: None)
-    for word in (str(path), *words):
-        assert word in str(caught.value)
+    folder = trial.folder(tmp_path)
+    if began:
+        with pytest.raises(KeyboardInterrupt):
+            run_trial(folder, CPU, stop)
+    edit(folder / "request.json", change)
+    said = refuses(ResultsError, words, run_trial, folder, CPU, lambda _: None)
+    assert str(folder / "request.json") in said or began
 
 
 def test_a_base_that_changed_before_its_trial_began(request_for, tiny_base, tmp_path):
@@ -214,20 +221,6 @@ def test_a_base_that_changed_before_its_trial_began(request_for, tiny_base, tmp_
     shutil.copytree(tiny_base("bert", seed=1), base, dirs_exist_ok=True)
     refuses(TrainingError, (trial.id,), run_trial, trial.folder(tmp_path), CPU, lambda _: None)
     assert read_trial(trial.folder(tmp_path)) is None
-
-
-def test_an_edited_request_of_another_training_is_noticed(request_for, tmp_path):
-    [trial] = plan_trials([request_for()])
-    write_requests(tmp_path, [trial])
-
-    def stop(now):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_trial(trial.folder(tmp_path), CPU, stop)
-    path = trial.folder(tmp_path) / "request.json"
-    edit(path, {"settings.seed": 7})
-    refuses(ResultsError, ("settings.seed", "0", "7"), run_trial, trial.folder(tmp_path), CPU, lambda _: None)
 
 
 def test_two_tasks_of_one_name(request_for, tiny_task):
@@ -249,11 +242,6 @@ def test_trials_that_the_table_cannot_tell_apart_do_not_share_a_study(request_fo
 
 @pytest.mark.parametrize("text", ["lora:r=2", pytest.param("adapters", marks=pytest.mark.slow)])
 def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
-    from safetensors.torch import load_file
-
-    from adapter_probe.training.checkpoint import train_checkpoint
-    from adapter_probe.training.peft_methods import method_of
-
     request = request_for(method_of(text), epochs=1)
     [record] = run([request], tmp_path / "trials")
     train_checkpoint(request, tmp_path / "c", CPU, lambda _: None)
@@ -264,16 +252,16 @@ def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
     assert read_trial(next((tmp_path / "trials" / "trials").iterdir())).cost == record.cost
 
 
-def test_the_peak_is_of_the_block(tmp_path):
-    from adapter_probe.jobs.trial_run import PeakMemory
+def peak(n_bytes: int = 0) -> int:
+    """The peak of the memory of a block that makes so many bytes."""
+    with PeakMemory(CPU) as memory:
+        torch.ones(n_bytes // 8, dtype=torch.float64).sum() if n_bytes else None
+    if memory.n_bytes is None:
+        pytest.skip("this system does not tell")
+    return memory.n_bytes
 
-    def peak(n_bytes: int) -> int:
-        with PeakMemory(CPU) as memory:
-            torch.ones(n_bytes // 8, dtype=torch.float64).sum()
-        if memory.n_bytes is None:
-            pytest.skip("this system does not tell")
-        return memory.n_bytes
 
+def test_the_peak_is_of_the_block():
     size = 200_000_000
     before, large, after = peak(8), peak(size), peak(8)
     assert large - before > 0.9 * size
@@ -281,8 +269,6 @@ def test_the_peak_is_of_the_block(tmp_path):
 
 
 def test_a_system_that_does_not_tell_the_peak_has_none(tmp_path, monkeypatch):
-    from adapter_probe.jobs import trial_run
-
     (tmp_path / "status").write_text("Name:\tpython\n")
     monkeypatch.setattr(trial_run, "_PROCESS", tmp_path)
     with trial_run.PeakMemory(CPU) as memory:
@@ -291,15 +277,6 @@ def test_a_system_that_does_not_tell_the_peak_has_none(tmp_path, monkeypatch):
 
 
 def test_what_an_earlier_trial_left_is_not_counted():
-    from adapter_probe.jobs.trial_run import PeakMemory
-
-    def peak() -> int:
-        with PeakMemory(CPU) as memory:
-            pass
-        if memory.n_bytes is None:
-            pytest.skip("this system does not tell")
-        return memory.n_bytes
-
     before = peak()
     blocks = [torch.ones(1_000) for _ in range(20_000)]  # too small to be given back by themselves
     del blocks[::2]
@@ -309,12 +286,6 @@ def test_what_an_earlier_trial_left_is_not_counted():
 
 @pytest.mark.parametrize("text", ["lora:r=2", "full"])
 def test_the_size_of_a_checkpoint_is_that_of_its_file(text, request_for, tmp_path):
-    from safetensors.torch import save_file
-
-    from adapter_probe.jobs.trial_run import bytes_of_checkpoint
-    from adapter_probe.training.peft_methods import method_of
-    from adapter_probe.training.request import build_model, load_inputs
-
     request = request_for(method_of(text))
     model = build_model(request, load_inputs(request).base, CPU)
     tensors = {name: t.detach().contiguous() for name, t in model.saved().items()}

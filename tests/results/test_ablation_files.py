@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 from refusals import refuses
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.errors import ResultsError
 from adapter_probe.results import ablation_files
 from adapter_probe.results.ablation_files import (
     load_ablation,
@@ -116,45 +116,38 @@ def test_what_does_not_fit_together_is_refused(change: dict, words: tuple[str, .
     refuses(ValueError, words, changed, small_ablation(), **change)
 
 
-def test_no_ablation_here(tmp_path: Path, refused: Callable):
-    with refused(tmp_path, "predictions.npz"):
-        load_ablation(tmp_path)
-    with refused(tmp_path / "nowhere", "predictions.npz"):
-        load_ablation(tmp_path / "nowhere")
-    with refused(tmp_path, "spans.csv"):
-        read_spans(tmp_path)
+def test_no_ablation_here(tmp_path: Path):
+    refuses(ResultsError, (tmp_path, "predictions.npz"), load_ablation, tmp_path)
+    refuses(ResultsError, (tmp_path / "nowhere", "predictions.npz"), load_ablation, tmp_path / "nowhere")
+    refuses(ResultsError, (tmp_path, "spans.csv"), read_spans, tmp_path)
 
 
-def test_damaged_predictions_are_one_line(tmp_path: Path, refused: Callable):
+def test_damaged_predictions_are_one_line(tmp_path: Path):
     save_predictions(tmp_path, small_ablation())
     path = tmp_path / "predictions.npz"
     path.write_bytes(path.read_bytes()[:-1])
-    with refused(path, "damaged", f"{path.stat().st_size} bytes"):
-        load_ablation(tmp_path)
+    refuses(ResultsError, (path, "damaged", f"{path.stat().st_size} bytes"), load_ablation, tmp_path)
 
 
 @pytest.mark.parametrize(
     "about", ["not JSON", "[]", "{}", '{"schema": 1}', '{"schema": "1"}', '{"schema": null}', "3"]
 )
-def test_arrays_of_something_else_are_one_line(tmp_path: Path, refused: Callable, about: str):
+def test_arrays_of_something_else_are_one_line(tmp_path: Path, about: str):
     save_predictions(tmp_path, small_ablation())
     path = tmp_path / "predictions.npz"
     arrays = read_arrays(path)
     write_arrays(path, {**arrays, "about": np.array(about)})
-    with refused(path, "ablation"):
-        load_ablation(tmp_path)
+    refuses(ResultsError, (path, "ablation"), load_ablation, tmp_path)
     del arrays["logits"]
     write_arrays(path, arrays)
-    with refused(path, "ablation", "'logits'"):
-        load_ablation(tmp_path)
+    refuses(ResultsError, (path, "ablation", "'logits'"), load_ablation, tmp_path)
 
 
-def test_newer_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable):
+def test_newer_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
         patch.setattr(ablation_files, "SCHEMA", 2)
         save_predictions(tmp_path, small_ablation())
-    with refused(tmp_path / "predictions.npz", "newer", "2", "1"):
-        load_ablation(tmp_path)
+    refuses(ResultsError, (tmp_path / "predictions.npz", "newer", "2", "1"), load_ablation, tmp_path)
 
 
 # ------------------------------------------------------------------ spans.csv
@@ -221,9 +214,8 @@ def test_further_columns_come_last(tmp_path: Path):
         ),
     ],
 )
-def test_wrong_tables_are_not_written(tmp_path: Path, refused: Callable, frame: pd.DataFrame, words: tuple):
-    with refused(tmp_path / "spans.csv", *words):
-        write_spans(tmp_path, frame)
+def test_wrong_tables_are_not_written(tmp_path: Path, frame: pd.DataFrame, words: tuple):
+    refuses(ResultsError, (tmp_path / "spans.csv", *words), write_spans, tmp_path, frame)
     assert os.listdir(tmp_path) == []
 
 
@@ -248,16 +240,14 @@ HEADER = ",".join(SPANS_COLUMNS)
         f"{HEADER}\n0,,1,0.5,0.0,8\n",
     ],
 )
-def test_wrong_files_are_one_line(tmp_path: Path, refused: Callable, text: str):
+def test_wrong_files_are_one_line(tmp_path: Path, text: str):
     (tmp_path / "spans.csv").write_bytes(text.encode("latin-1"))
-    with refused(tmp_path / "spans.csv"):
-        read_spans(tmp_path)
+    refuses(ResultsError, (tmp_path / "spans.csv",), read_spans, tmp_path)
 
 
-def test_a_folder_in_the_files_place(tmp_path: Path, refused: Callable):
+def test_a_folder_in_the_files_place(tmp_path: Path):
     (tmp_path / "spans.csv").mkdir()
-    with refused(tmp_path / "spans.csv", os.strerror(errno.EISDIR)):
-        read_spans(tmp_path)
+    refuses(ResultsError, (tmp_path / "spans.csv", os.strerror(errno.EISDIR)), read_spans, tmp_path)
 
 
 @given(st.lists(st.text(max_size=6) | st.none(), min_size=1, max_size=4))

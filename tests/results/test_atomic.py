@@ -86,18 +86,18 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
 def test_a_failing_system_call_is_one_line_and_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable, call: str, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ):
     path = tmp_path / "spans.csv"
     write_text(path, "before")
-    with monkeypatch.context() as patch, refused(path, os.strerror(code)):
+    with monkeypatch.context() as patch:
         patch.setattr(os, call, fail_with(code))
-        write_text(path, "after")
+        refuses(ResultsError, (path, os.strerror(code)), write_text, path, "after")
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["spans.csv"]
 
 
-def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_full_disk_is(tmp_path, monkeypatch, refused):
+def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_full_disk_is(tmp_path, monkeypatch):
     real = os.fsync
 
     def fail_on_folders(code: int) -> Callable:
@@ -107,8 +107,8 @@ def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_full_disk_is(tmp_pat
     write_text(tmp_path / "file", "data")
     assert (tmp_path / "file").read_text() == "data"
     monkeypatch.setattr(os, "fsync", fail_on_folders(errno.ENOSPC))
-    with refused(tmp_path / "file", os.strerror(errno.ENOSPC)):
-        write_text(tmp_path / "file", "data")
+    file = tmp_path / "file"
+    refuses(ResultsError, (file, os.strerror(errno.ENOSPC)), write_text, file, "data")
 
 
 def _write_beyond_the_limit(path: Path, answer: multiprocessing.connection.Connection) -> None:
@@ -135,15 +135,13 @@ def test_a_write_that_the_kernel_cuts_off_half_way(tmp_path: Path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_impossible_places(tmp_path: Path, refused: Callable):
+def test_impossible_places(tmp_path: Path):
     (tmp_path / "file").write_text("a file, not a folder")
     (tmp_path / "folder").mkdir()
-    with refused(tmp_path / "file" / "spans.csv", os.strerror(errno.ENOTDIR)):
-        write_text(tmp_path / "file" / "spans.csv", "x")
-    with refused(tmp_path / "missing" / "spans.csv", os.strerror(errno.ENOENT)):
-        write_text(tmp_path / "missing" / "spans.csv", "x")
-    with refused(tmp_path / "folder", os.strerror(errno.EISDIR)):
-        write_text(tmp_path / "folder", "x")
+    for place, code in (
+        ("file/spans.csv", errno.ENOTDIR), ("missing/spans.csv", errno.ENOENT), ("folder", errno.EISDIR)
+    ):  # fmt: skip
+        refuses(ResultsError, (tmp_path / place, os.strerror(code)), write_text, tmp_path / place, "x")
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
@@ -198,25 +196,22 @@ def test_nan_is_null(tmp_path: Path):
         *(b'{"a": [1, ' + number + b"]}" for number in (b"NaN", b"Infinity", b"-Infinity", b"1e999")),
     ],
 )
-def test_damaged_json_is_one_line(tmp_path: Path, refused: Callable, data: bytes):
+def test_damaged_json_is_one_line(tmp_path: Path, data: bytes):
     path = tmp_path / "manifest.json"
     path.write_bytes(data)
-    with refused(path, "damaged"):
-        read_json(path)
+    refuses(ResultsError, (path, "damaged"), read_json, path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes in folders")
-def test_a_pipe_or_a_folder_is_no_json(tmp_path: Path, refused: Callable):
+def test_a_pipe_or_a_folder_is_no_json(tmp_path: Path):
     """Nobody writes into the pipe: whoever opened it would wait."""
     os.mkfifo(tmp_path / "pipe")
     for path, facts in ((tmp_path / "pipe", ("pipe",)), (tmp_path, ())):
-        with refused(path, "cannot read", *facts):
-            read_json(path)
+        refuses(ResultsError, (path, "cannot read", *facts), read_json, path)
 
 
-def test_missing_json_is_one_line(tmp_path: Path, refused: Callable):
-    with refused(tmp_path / "no.json", os.strerror(errno.ENOENT)):
-        read_json(tmp_path / "no.json")
+def test_missing_json_is_one_line(tmp_path: Path):
+    refuses(ResultsError, (tmp_path / "no.json", os.strerror(errno.ENOENT)), read_json, tmp_path / "no.json")
 
 
 @given(st.lists(st.floats(allow_nan=False), min_size=1))
@@ -301,7 +296,7 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_is_never_loaded(tmp_path: Path, refused: Callable):
+def test_a_pickle_is_never_loaded(tmp_path: Path):
     sprung = tmp_path / "sprung"
     trap = np.empty(1, dtype=object)
     trap[0] = Trap(sprung)
@@ -311,19 +306,17 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, refused: Callable):
         archive.comment = b"0" * 64
     path = tmp_path / "part.npz"
     path.write_bytes(with_checksum(buffer.getvalue()[:-64]))
-    with refused(path, "arrays"):
-        read_arrays(path)
+    refuses(ResultsError, (path, "arrays"), read_arrays, path)
     assert not sprung.exists()
     np.load(path, allow_pickle=True)["logits"]
     assert sprung.exists()  # the trap works, so the above means something
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\x03\x04", b"\x93NUMPY\x01\x00", bytes(100)])
-def test_foreign_files_with_a_right_checksum_are_one_line(tmp_path: Path, refused: Callable, data: bytes):
+def test_foreign_files_with_a_right_checksum_are_one_line(tmp_path: Path, data: bytes):
     path = tmp_path / "part.npz"
     path.write_bytes(with_checksum(data))
-    with refused(path, "arrays"):
-        read_arrays(path)
+    refuses(ResultsError, (path, "arrays"), read_arrays, path)
 
 
 def sealed_archive(path: Path, compression: int, content: bytes, names: tuple[str, ...] = ("a.npy",)) -> None:
@@ -351,12 +344,11 @@ def npy(array: np.ndarray, shape: tuple[int, ...]) -> bytes:
     ("compression", "shape"),
     [(zipfile.ZIP_DEFLATED, (1 << 22,)), (zipfile.ZIP_STORED, (1 << 40,)), (zipfile.ZIP_STORED, (5,))],
 )
-def test_arrays_larger_than_their_file_are_refused_before_room_is_made(tmp_path, refused, compression, shape):
+def test_arrays_larger_than_their_file_are_refused_before_room_is_made(tmp_path, compression, shape):
     content = npy(np.zeros(1 << 22 if compression else 4, np.uint8), shape)
     sealed_archive(tmp_path / "a.npz", compression, content)
     tracemalloc.start()
-    with refused(tmp_path / "a.npz", "arrays"):
-        read_arrays(tmp_path / "a.npz")
+    refuses(ResultsError, (tmp_path / "a.npz", "arrays"), read_arrays, tmp_path / "a.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -368,12 +360,11 @@ def test_object_arrays_are_refused_before_anything_is_written(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-def test_unreadable_arrays_are_one_line(tmp_path: Path, refused: Callable):
-    with refused(tmp_path / "part.npz", os.strerror(errno.ENOENT)):
-        read_arrays(tmp_path / "part.npz")
+def test_unreadable_arrays_are_one_line(tmp_path: Path):
+    part = tmp_path / "part.npz"
+    refuses(ResultsError, (part, os.strerror(errno.ENOENT)), read_arrays, part)
     if sys.platform != "win32":
-        with refused(tmp_path, os.strerror(errno.EISDIR)):
-            read_arrays(tmp_path)
+        refuses(ResultsError, (tmp_path, os.strerror(errno.EISDIR)), read_arrays, tmp_path)
 
 
 HOLD = """
@@ -395,36 +386,31 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen]:
         process.kill()
 
 
-def test_a_second_process_is_told_who_holds_the_folder(tmp_path, holder, refused):
+def test_a_second_process_is_told_who_holds_the_folder(tmp_path, holder):
     out = tmp_path / "out"
     for _ in range(2):  # being refused must not disturb what the next one is told
-        with refused(out, "in use", f"pid {holder.pid}", "--out"), claim_folder(out):
-            pass
+        refuses(ResultsError, (out, "in use", f"pid {holder.pid}", "--out"), claim_folder(out).__enter__)
     holder.communicate()
     with claim_folder(out):
         pass
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX")
-def test_kill_9_lets_go_of_the_folder(tmp_path: Path, holder: subprocess.Popen, refused: Callable):
+def test_kill_9_lets_go_of_the_folder(tmp_path: Path, holder: subprocess.Popen):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with (
-        claim_folder(tmp_path / "out"),
-        refused(tmp_path / "out", f"pid {os.getpid()}"),
-        claim_folder(tmp_path / "out"),
-    ):
-        pass
+    out = tmp_path / "out"
+    with claim_folder(out):
+        refuses(ResultsError, (out, f"pid {os.getpid()}"), claim_folder(out).__enter__)
 
 
 @pytest.mark.parametrize("text", [None, b"", b"pid 12", b"pid 12 on host", b"\xff\xfe", b"pid 12 on a\nb\n"])
-def test_an_unreadable_holder_is_left_out(tmp_path: Path, refused: Callable, text: bytes | None):
+def test_an_unreadable_holder_is_left_out(tmp_path: Path, text: bytes | None):
     with claim_folder(tmp_path):
         signature = tmp_path / ".lock-holder"
         signature.unlink() if text is None else signature.write_bytes(text)
-        with refused(tmp_path, "in use", "wait") as caught, claim_folder(tmp_path):
-            pass
-        assert "pid" not in str(caught.value)
+        said = refuses(ResultsError, (tmp_path, "in use", "wait"), claim_folder(tmp_path).__enter__)
+        assert "pid" not in said
 
 
 def test_an_error_inside_lets_go_and_passes_through(tmp_path: Path):
@@ -444,11 +430,10 @@ def test_leftovers_of_killed_writers_go_and_nothing_else(tmp_path: Path):
     assert ".lock-holder" not in os.listdir(tmp_path)
 
 
-def test_folders_that_cannot_be_made(tmp_path: Path, refused: Callable):
+def test_folders_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("a file, not a folder")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
-        with refused(out, "folder"), claim_folder(out):
-            pass
+        refuses(ResultsError, (out, "folder"), claim_folder(out).__enter__)
 
 
 @pytest.mark.parametrize(
@@ -466,6 +451,5 @@ def test_folders_that_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(filelock.FileLock, "acquire", fail)
     reason = getattr(error, "strerror", None) or "no locks here"
-    with pytest.raises(ResultsError) as caught, claim_folder(tmp_path):
-        pass
-    assert str(caught.value) == f"cannot lock {tmp_path}: {reason}"
+    said = refuses(ResultsError, (), claim_folder(tmp_path).__enter__)
+    assert said == f"cannot lock {tmp_path}: {reason}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -64,23 +63,21 @@ def test_a_table_of_fewer_trials_goes(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == [TRIALS_CSV]
 
 
-def test_a_row_that_is_cut_short_is_named(tmp_path: Path, refused: Callable):
+def test_a_row_that_is_cut_short_is_named(tmp_path: Path):
     path = tmp_path / LAYERS_CSV
     path.write_text("layer,delta_points\n0,-1.0\n1\n")
-    with refused(path, "data row 2", "1 fields", "header 2"):
-        read_columns(path, LAYERS)
+    refuses(ResultsError, (path, "data row 2", "1 fields", "header 2"), read_columns, path, LAYERS)
 
 
 @pytest.mark.parametrize(
     ("change", "facts"), [({"created_with": {}}, ("edited", "checksum")), ({"schema": 2}, ("newer", "2"))]
 )
-def test_a_manifest_that_was_edited_or_is_newer_is_refused(change, facts, tmp_path, refused):
+def test_a_manifest_that_was_edited_or_is_newer_is_refused(change, facts, tmp_path):
     folder = tmp_path / "one"
     with RunDirectory(folder, {}, {}):
         pass
     edit(folder / "manifest.json", change)
-    with refused(folder / "manifest.json", *facts):
-        read_manifest(folder / "manifest.json")
+    refuses(ResultsError, (folder / "manifest.json", *facts), read_manifest, folder / "manifest.json")
 
 
 def folder(path: Path, table: str) -> Path:

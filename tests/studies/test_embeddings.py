@@ -51,13 +51,8 @@ LORA = LoraConfig(r=4, target_modules=["query", "value"], task_type="FEATURE_EXT
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA of PEFT for feature extraction."""
     folder = tmp_path_factory.mktemp("features")
-    model = get_peft_model(
-        BertModel.from_pretrained(encoder(folder / "base", 3), add_pooling_layer=False),
-        LoraConfig(
-            r=4, target_modules=["query", "value", "intermediate.dense"], task_type="FEATURE_EXTRACTION"
-        ),
-    )
-    randomise(model, 0.4)
+    base = BertModel.from_pretrained(encoder(folder / "base", 3), add_pooling_layer=False)
+    model = with_lora(base, ["query", "value", "intermediate.dense"], "FEATURE_EXTRACTION", 0.4)
     model.save_pretrained(folder / "lora")
     return folder / "lora"
 

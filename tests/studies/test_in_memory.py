@@ -29,7 +29,7 @@ from peft import (
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from peft_cases import WORDS, small_config, write_base
-from refusals import naming, refuses
+from refusals import refuses
 from tiers import slow_unless
 from tiny_families import family
 from transformers import (
@@ -185,33 +185,6 @@ def test_tuners_that_were_injected_run_as_well(tokenizer):
     assert model.training
 
 
-@pytest.mark.slow
-def test_the_mixed_precision_of_a_trainer_is_not_the_studys(model, tokenizer):
-    """Accelerate, which trains for transformers, replaces the forward of the model itself."""
-    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.outputs
-    accelerate = pytest.importorskip("accelerate")
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a trainer of another test
-    prepared = accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
-    assert "_original_forward" in vars(prepared)
-    before = state_of(prepared)[:2]
-    study = ap.ablate(prepared, tokenizer=tokenizer, **QUIET)
-    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-6)
-    assert state_of(prepared)[:2] == before
-
-
-@pytest.mark.slow
-def test_a_model_whose_weights_hooks_move_is_used_itself(model, tokenizer):
-    hooks = pytest.importorskip("accelerate.hooks")
-    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.outputs
-    for layer in model.get_base_model().roformer.encoder.layer:
-        moving = hooks.AlignDevicesHook(execution_device="cpu", io_same_device=True)
-        hooks.add_hook_to_module(layer, moving)
-    before = state_of(model)
-    study = ap.ablate(model, tokenizer=tokenizer, **QUIET)
-    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-5)
-    assert state_of(model) == before
-
-
 class Alone(torch.nn.Linear):
     """A map that nobody may copy."""
 
@@ -237,23 +210,46 @@ def inferred(model: PeftModel) -> PeftModel:
     return made.train()
 
 
-@pytest.mark.parametrize("change", slow_unless([inferred].__contains__, [locked, uncopied, inferred]))
+def prepared(model: PeftModel) -> torch.nn.Module:
+    """In the mixed precision of accelerate, which trains for transformers and replaces the forward."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a trainer of another test
+    made = accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+    assert "_original_forward" in vars(made)
+    return made
+
+
+def moving(model: PeftModel) -> PeftModel:
+    """Hooks of accelerate move its weights."""
+    hooks = pytest.importorskip("accelerate.hooks")
+    for layer in model.get_base_model().roformer.encoder.layer:
+        hook = hooks.AlignDevicesHook(execution_device="cpu", io_same_device=True)
+        hooks.add_hook_to_module(layer, hook)
+    return model
+
+
+USED_ITSELF = [locked, uncopied, inferred, prepared, moving]
+
+
+@pytest.mark.parametrize("change", slow_unless([inferred].__contains__, USED_ITSELF))
 def test_models_that_are_not_copied_or_have_no_gradients_run(change, model, tokenizer):
-    expected = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs
+    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.outputs
     given = change(model)
     before = state_of(given) if change is not inferred else None  # its tensors count no versions
-    study = ap.ablate(given, tokenizer=tokenizer, spans="single", **QUIET)
-    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-5)
+    study = ap.ablate(given, tokenizer=tokenizer, **QUIET)
+    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-6 if change is prepared else 1e-5)
     assert given.training
     assert before is None or state_of(given) == before
+    if change in (prepared, moving):
+        return
     opened = ap.open(given, tokenizer=tokenizer)
     for _ in range(2):
         assert opened.logits(ROWS[0]["text"]) == pytest.approx(expected[0, :1], abs=1e-5)
     assert given.training
     assert before is None or state_of(given) == before
     if change is locked:
-        with pytest.raises(ap.AdapterProbeError, match=naming("'mixed'", "copied")):
-            ap.ablate(given, tokenizer=tokenizer, precision="mixed", spans="single", **QUIET)
+        mixed = {"tokenizer": tokenizer, "precision": "mixed", **QUIET}
+        refuses(ap.AdapterProbeError, ("'mixed'", "copied"), ap.ablate, given, **mixed)
 
 
 @pytest.mark.slow
