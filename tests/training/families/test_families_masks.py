@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from encoder_families import Separate, plain_model, random_examples
+from encoder_families import Separate, plain_model, random_examples, token_logits
 from exact import assert_close_in_float64 as close
 from placed_models import Placed, Variants, place
 from refusals import naming
@@ -78,17 +78,15 @@ def test_lower_precisions_are_near(family: str):
 
 @pytest.mark.usefixtures("in_float64")
 def test_a_span_head_reads_every_token(span_family: str):
-    model, encoded, rows = placed(plain_model(span_family, spans=True)), random_examples(LENGTHS), []
-    with torch.no_grad():
-        for ids in encoded.input_ids:
-            out = model.base(input_ids=torch.from_numpy(ids)[None])
-            rows.append(torch.stack([out.start_logits[0], out.end_logits[0]], dim=1))
-    close(variants(model, encoded)(MASKS[:1], 100)[0], torch.cat(rows))
+    assert_every_token(placed(plain_model(span_family, spans=True)))
 
 
 @pytest.mark.usefixtures("in_float64")
 def test_a_tag_head_reads_every_token(tag_family: str):
-    model, encoded = placed(plain_model(tag_family, tags=True)), random_examples(LENGTHS)
-    with torch.no_grad():
-        rows = [model.base(torch.from_numpy(ids)[None]).logits[0] for ids in encoded.input_ids]
-    close(variants(model, encoded)(MASKS[:1], 100)[0], torch.cat(rows))
+    assert_every_token(placed(plain_model(tag_family, tags=True)))
+
+
+def assert_every_token(model: Placed) -> None:
+    encoded = random_examples(LENGTHS)
+    wanted = token_logits(model.base, encoded, range(len(encoded)))
+    close(variants(model, encoded)(MASKS[:1], 100)[0], wanted)

@@ -7,7 +7,7 @@ import torch
 from encoder_families import FAMILIES, random_examples, trained_model
 from refusals import refuses
 from torch.nn import functional as F
-from training_models import trained
+from training_models import expected_to_train, one_step, trained
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
@@ -34,42 +34,6 @@ def made(name: str, method: Method) -> TrainingModel | None:
     return trained_model(name, method)
 
 
-def expected_to_train(model: TrainingModel, family: object, method: Method) -> set[str]:
-    """By the names of transformers' own modules."""
-    encoder = f"{model.base.base_model_prefix}."
-    layers = [f"{family.layer.format(module)}." for module in family.modules]
-    modules = model.base.named_modules()
-    norms = {f"{name}." for name, part in modules if "Norm" in type(part).__name__ and ".adapter" not in name}
-    assert norms >= {f"{norm}." for norm in family.outer_norms}
-
-    def trains(name: str) -> bool:
-        head, pooler = not name.startswith(encoder), ".pooler." in name
-        norm, adapter = name.startswith(tuple(norms)), ".adapter." in name
-        match method:
-            case Adapters():
-                return head or adapter or norm or (pooler and method.train_pooler)
-            case TopLayers():
-                after = family.pre_norm and name.startswith(family.outer_norms[-1])
-                return head or pooler or after or name.startswith(tuple(layers[3 - method.k :]))
-            case LayerNormOnly():
-                return head or norm
-            case FullFineTuning():
-                return True
-        return head
-
-    return {name for _, name, _ in model.named_roles() if trains(name)}
-
-
-def one_step(model: TrainingModel, encoded: Encoded) -> set[str]:
-    """The names of the parameters that one step of Adam changed."""
-    before = {name: parameter.detach().clone() for _, name, parameter in model.named_roles()}
-    batch = pack(encoded, range(len(encoded)))
-    optimizer = torch.optim.Adam(trained(model).values(), lr=1e-2)
-    F.cross_entropy(model.train()(batch), torch.from_numpy(batch.index) % 3).backward()
-    optimizer.step()
-    return {name for _, name, parameter in model.named_roles() if not torch.equal(parameter, before[name])}
-
-
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_what_changes_in_a_step_is_what_trains(kind: str, method: Method):
     model = made(kind, method)
@@ -77,7 +41,11 @@ def test_what_changes_in_a_step_is_what_trains(kind: str, method: Method):
         possible = ", ".join(map(str, POSSIBLE.get(kind, (0, 3))))
         refuses(ModelError, (f"k {method.k}", possible), trained_model, kind, method)
         return
-    expected = expected_to_train(model, FAMILIES[kind], method)
+    family = FAMILIES[kind]
+    layers = [family.layer.format(module) for module in family.modules]
+    assert all("Norm" in type(model.base.get_submodule(norm)).__name__ for norm in family.outer_norms)
+    after = family.outer_norms[-1] if family.pre_norm else None
+    expected = expected_to_train(model, method, layers, after)
     assert set(trained(model)) == set(model.named_delta()) == expected
     assert one_step(model, random_examples([7, 4, 7, 12, 5, 9] * 2)) == expected
     assert len({name for _, name, _ in model.named_roles()}) == len(list(model.base.parameters()))
