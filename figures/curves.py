@@ -220,7 +220,7 @@ def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) 
     between = np.outer(decades, np.arange(2, 10)).ravel()
     ax.xaxis.set_major_locator(FixedLocator(_within(decades, least or low, high)))
     ax.xaxis.set_minor_locator(NullLocator())
-    small_ticks(ax, _within(between, least or low, high), 0.0)
+    _small_ticks(ax, _within(between, least or low, high))
 
 
 def positions(counts: pd.Series) -> pd.Series:
@@ -284,14 +284,13 @@ def few_ticks(ax: Axes) -> None:
     ax.xaxis.set_major_formatter("{x:g}")
 
 
-def small_ticks(ax: Axes, places: np.ndarray, foot: float) -> None:
-    """Marks without labels at the lower (0) or upper (1) end, drawn as one.
+def _small_ticks(ax: Axes, places: np.ndarray) -> None:
+    """Marks without labels below the axes, drawn as one.
 
     Matplotlib's own are objects with labels; forty of them a panel take most of a figure's time.
     """
-    ends = (foot, foot + (0.015 if foot else -0.015))
     marks = LineCollection(
-        [[(x, end) for end in ends] for x in places], colors=style.line_colour(),
+        [[(x, 0.0), (x, -0.015)] for x in places], colors=style.line_colour(),
         linewidths=0.4 * style.scale_factor(), transform=ax.get_xaxis_transform(), clip_on=False,
         label="ticks",
     )  # fmt: skip

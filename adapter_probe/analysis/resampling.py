@@ -178,11 +178,9 @@ def draw_scores(
     return Draws(samples, added, values, counts, most, terms is not None, is_distance, is_exponential)
 
 
-def draw_changes(
-    results: AblationResults, rows: Sequence[int], n_draws: int = N_DRAWS, seed: int = 0
-) -> Draws:
+def draw_changes(results: AblationResults, rows: Sequence[int]) -> Draws:
     """Changes of some variants' scores against the intact model, as in `draw_scores`."""
-    return draw_scores([results], n_draws, seed).changes(rows, intact_row(results))
+    return draw_scores([results]).changes(rows, intact_row(results))
 
 
 def _alike(
