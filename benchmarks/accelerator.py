@@ -142,14 +142,35 @@ def main() -> None:
         return_memory(torch.device(given.device))
 
 
+def looped(model: PeftModel, results, texts: list, device: str, causal: bool) -> tuple[list, list]:
+    """Seconds of some variants in a loop by PEFT's switches, and the largest differences from the results."""
+    batches = batches_of(texts, device)
+    tuned = {key: module for key, module in model.named_modules() if isinstance(module, LoraLayer)}
+    inside = {key: re.search(r"\.layers?\.(\d+)\.", key) for key in tuned}  # BERT's pooler is in no layer
+    layers = [(int(inside[key][1]), module) for key, module in tuned.items() if inside[key]]
+    scaling = layers[0][1].scaling["default"]
+    chosen = np.linspace(0, len(results.spans) - 1, TIMED + 1).round().astype(int)
+    seconds, gaps = [], []
+    for row in (0, *chosen[1:]):
+        first, last = results.spans[row]
+        for layer, module in layers:
+            module.scaling["default"] = 0.0 if first <= layer <= last else scaling
+        start = time.perf_counter()
+        found = scores(model, batches, len(texts))
+        seconds.append(time.perf_counter() - start)
+        own = results.outputs[row]
+        own = own[results.scored.counts[..., 0] > 0] if causal else own
+        gaps.append(float(np.abs(own - found).max()))
+    return seconds, gaps
+
+
 def measured(name: str, given: argparse.Namespace, tokenizer) -> dict[str, object]:
     """Seconds and differences of one case."""
     shape, n_rows, nf4 = CASES[name]
     if given.tiny:
         shape, n_rows = shape and "tiny", 8
     file = given.data / ("arc_easy/test.jsonl" if shape else "sst2/validation.jsonl")
-    lines = file.read_text("utf-8").splitlines()[:n_rows]
-    rows = [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()[:n_rows]]
     with tempfile.TemporaryDirectory() as scratch:
         peak_memory(torch.device(given.device), begin=True)
         model = make_model(shape, nf4, given.device, Path(scratch), given.tiny)
@@ -162,23 +183,7 @@ def measured(name: str, given: argparse.Namespace, tokenizer) -> dict[str, objec
             )  # fmt: skip
             ours.append(time.perf_counter() - start)
         results, texts = study.results, encoded(rows, tokenizer)
-        batches = batches_of(texts, given.device)
-        tuned = {key: module for key, module in model.named_modules() if isinstance(module, LoraLayer)}
-        inside = {key: re.search(r"\.layers?\.(\d+)\.", key) for key in tuned}  # BERT's pooler is in no layer
-        layers = [(int(inside[key][1]), module) for key, module in tuned.items() if inside[key]]
-        scaling = layers[0][1].scaling["default"]
-        chosen = np.linspace(0, len(results.spans) - 1, TIMED + 1).round().astype(int)
-        theirs, gaps = [], []
-        for row in (0, *chosen[1:]):
-            first, last = results.spans[row]
-            for layer, module in layers:
-                module.scaling["default"] = 0.0 if first <= layer <= last else scaling
-            start = time.perf_counter()
-            found = scores(model, batches, len(texts))
-            theirs.append(time.perf_counter() - start)
-            own = results.outputs[row]
-            own = own[results.scored.counts[..., 0] > 0] if shape else own
-            gaps.append(float(np.abs(own - found).max()))
+        theirs, gaps = looped(model, results, texts, given.device, causal=bool(shape))
     whole = float(np.mean(theirs[1:])) * len(results.spans)
     found = {
         "layers": results.n_layers, "variants": len(results.spans), "texts": len(texts),
