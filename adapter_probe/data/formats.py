@@ -175,9 +175,7 @@ def read_parquet(path: Path) -> Rows:
         records = parquet.read_table(path).to_pylist()
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
-    if not records:
-        raise DataError(f"{path} contains no rows")
-    return Rows(path, tuple(records[0]), records, [f"{path} row {i + 1}" for i in range(len(records))])
+    return Rows.numbered(path, "row", records)
 
 
 PARQUET = ".parquet"

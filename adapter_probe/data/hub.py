@@ -84,9 +84,7 @@ def read_hub(source: HubSplit) -> Rows:
         raise DataError(f"{source}: cannot be read from the Hugging Face Hub: {reason}") from error
     columns = {name: _values(table, name) for name in table.column_names}
     records = [dict(zip(columns, values)) for values in zip(*columns.values())]
-    if not records:
-        raise DataError(f"{source} contains no rows")
-    return Rows(str(source), tuple(columns), records, [f"{source} row {i + 1}" for i in range(len(records))])
+    return Rows.numbered(str(source), "row", records)
 
 
 def _library(wanted: str) -> ModuleType:

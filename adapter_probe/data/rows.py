@@ -113,6 +113,14 @@ class Rows:
     asked: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
+    def numbered(cls, path: Path | str, what: str, records: list[dict[str, object]]) -> Rows:
+        """Rows that are counted from 1, each placed by what it is and its number, such as ``row 3``."""
+        if not records:
+            raise DataError(f"{path} contains no rows")
+        places = [f"{path} {what} {number}" for number in range(1, len(records) + 1)]
+        return cls(path, tuple(records[0]), records, places)
+
+    @classmethod
     def joined(cls, tables: Sequence[Rows]) -> Rows:
         """The rows of several files, in order."""
         records = [record for rows in tables for record in rows.records]

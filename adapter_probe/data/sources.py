@@ -27,8 +27,7 @@ def read_source(
     if (on_hub := HubSplit.parse(str(entry))) is not None:
         rows = read_hub(on_hub)
     elif texts and uncompressed(entry).suffix.lower() == ".txt":
-        record: dict[str, object] = {"text": read_text(Path(entry), encoding)}
-        rows = Rows(entry, ("text",), [record], [f"{entry} text 1"])
+        rows = Rows.numbered(entry, "text", [{"text": read_text(Path(entry), encoding)}])
     else:
         rows = read_rows(entry, columns_of_file(reads) or columns, encoding)
     return with_columns(rows, reads)

@@ -196,14 +196,7 @@ def encode_windows(
     Args:
         tokenizer: a tokenizer that puts the first text before the second.
     """
-    if (version := importlib.metadata.version("tokenizers")) in _LOSING:
-        raise DataError(f"tokenizers {version} drops windows of long contexts; install another version")
-    room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
-    if room <= settings.stride:
-        raise DataError(
-            f"windows of {settings.max_length} tokens leave {room} for the context next to a question of "
-            f"{settings.max_question}; the stride is {settings.stride}, expected less than that"
-        )
+    _refuse_windows(tokenizer, settings)
     texts = _cut_questions(tokenizer, questions.questions, settings.max_question)
     ids, types, which, spans, offsets = [], [], [], [], []
     for begin in range(0, len(questions), _AT_ONCE):
@@ -230,6 +223,18 @@ def encode_windows(
     question, context = np.array(which, dtype=np.int64), np.array(spans, dtype=np.int64)
     labels = _label(questions, question, context, offsets)
     return Windows(encoded, question, context, tuple(offsets), labels)
+
+
+def _refuse_windows(tokenizer: PreTrainedTokenizerBase, settings: WindowSettings) -> None:
+    """Refuse tokenizers that drop windows, and windows without room for a context."""
+    if (version := importlib.metadata.version("tokenizers")) in _LOSING:
+        raise DataError(f"tokenizers {version} drops windows of long contexts; install another version")
+    room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
+    if room <= settings.stride:
+        raise DataError(
+            f"windows of {settings.max_length} tokens leave {room} for the context next to a question of "
+            f"{settings.max_question}; the stride is {settings.stride}, expected less than that"
+        )
 
 
 def _context(of_text: Sequence[int | None]) -> tuple[int, int]:

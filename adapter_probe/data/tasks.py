@@ -148,12 +148,7 @@ def _labelled_task(
         )
     if known is None and has_tags(first):
         known = TOKENS
-    if known is not None and known.of_words:
-        columns = tag_columns(first)
-    elif preset is not None:
-        columns = preset_columns(preset, first)
-    else:
-        columns = choose_columns(first, known)
+    columns = _columns(first, known, preset)
     if not with_test and len(tables) > 1 and lacks_labels(tables.get("test", ()), columns):
         tables = {split: own for split, own in tables.items() if split != "test"}
     rows = {split: Rows.joined(own) for split, own in tables.items()}
@@ -170,6 +165,13 @@ def _labelled_task(
     refuse_unscorable(spec.metric, classes)
     prints = {split: _all_rows(spec, split, own).fingerprint for split, own in rows.items()}
     return replace(spec, fingerprints=prints)
+
+
+def _columns(table: Rows, known: TaskKind | None, preset: KnownTask | None) -> Columns:
+    """The columns of texts and labels, of words and tags, or those of a task with a name."""
+    if known is not None and known.of_words:
+        return tag_columns(table)
+    return choose_columns(table, known) if preset is None else preset_columns(preset, table)
 
 
 def load_split(
