@@ -37,7 +37,7 @@ from adapter_probe.data.similarity import (
     retrieval_of,
     triplets_of,
 )
-from adapter_probe.data.sources import read_split, recorded_tables
+from adapter_probe.data.sources import fingerprint_of_tables, read_split, refuse_changed
 from adapter_probe.data.squad import Questions, Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
 from adapter_probe.data.task_of_files import data_name
@@ -135,8 +135,10 @@ class Reading:
 
     def tables(self) -> list[Rows]:
         """Rows of any other kind, one table per file."""
-        read = recorded_tables if self.expect_fingerprint else read_split
-        return read(self.task, self.split)
+        tables = read_split(self.task, self.split)
+        if self.expect_fingerprint:
+            refuse_changed(self.task, self.split, fingerprint_of_tables(tables))
+        return tables
 
 
 def _asking(question: Question, examples: Examples, *changes: str) -> Examples:

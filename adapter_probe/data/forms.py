@@ -157,14 +157,6 @@ def _renamed(column: str) -> tuple[str, str]:
     return new, old if sign else new
 
 
-def unread(tables: Iterable[Rows]) -> tuple[str, ...]:
-    """The columns that were not asked for and are not empty in all rows."""
-    found: dict[str, None] = {}
-    for table in tables:
-        found |= dict.fromkeys(name for name in table.first_values if name not in table.asked)
-    return tuple(found)
-
-
 def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | None = None) -> None:
     """Refuse columns that are not read and may be a part of the form's question.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.forms import DataForm, unread
+from adapter_probe.data.forms import DataForm
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import Start, start_token, whole_texts
 from adapter_probe.data.rows import Rows
@@ -67,10 +67,12 @@ def question_of(
         n_there: number of examples, where it is not that of the rows.
         tokenizer: whose chat template is given messages, if the rows have any.
     """
-    read = dict.fromkeys(name for table in tables for name in table.first_values if name in table.asked)
     there = n_there or sum(len(table.records) for table in tables)
-    lost = (*unread(tables), *_unread_by(str(getattr(tokenizer, "chat_template", None)), tables))
-    return Question(form.asked(read), n_rows, there, read=tuple(read), unread=lost)
+    held = [(table, name) for table in tables for name in table.first_values]
+    read = dict.fromkeys(name for table, name in held if name in table.asked)
+    lost = dict.fromkeys(name for table, name in held if name not in table.asked)
+    unread = (*lost, *_unread_by(str(getattr(tokenizer, "chat_template", None)), tables))
+    return Question(form.asked(read), n_rows, there, read=tuple(read), unread=unread)
 
 
 def _unread_by(template: str, tables: Sequence[Rows]) -> tuple[str, ...]:

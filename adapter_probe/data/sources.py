@@ -45,13 +45,6 @@ def read_split(spec: TaskSpec, split: str) -> list[Rows]:
     return _share_out(tables, split, spec.validation_share)
 
 
-def recorded_tables(spec: TaskSpec, split: str) -> list[Rows]:
-    """The same, refused if they are not those that the task records."""
-    tables = read_split(spec, split)
-    refuse_changed(spec, split, fingerprint_of_tables(tables))
-    return tables
-
-
 def fingerprint_of_tables(tables: Sequence[Rows]) -> str:
     """SHA-256 of all that is in rows of a language model, whose columns say what is scored."""
     return fingerprint_of([rows.records for rows in tables], sort_keys=True)

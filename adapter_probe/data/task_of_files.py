@@ -140,26 +140,21 @@ def data_name(files: Sequence[str | Path]) -> str:
 
     Tables that were passed in memory have no name of their own.
     """
-    names = [
-        name
-        for entry in map(str, files)
-        for name in (_task_names(entry) if is_task(entry) else [_file_name(entry)])
-    ]
+    names = [name for entry in map(str, files) for name in _names_in(entry)]
     if names and names[0] == f"{CORPUS}.jsonl":
         return Path(files[0]).parent.name
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
 
 
-def _task_names(entry: str) -> list[str]:
-    return [Path(one).name for one in entry.removeprefix(PREFIX).split(",")]
-
-
-def _file_name(entry: str) -> str:
+def _names_in(entry: str) -> list[str]:
+    """The names of tasks, of a split on the hub, or of a file."""
+    if is_task(entry):
+        return [Path(one).name for one in entry.removeprefix(PREFIX).split(",")]
     if (on_hub := HubSplit.parse(entry)) is not None:
-        return f"{on_hub.dataset} ({on_hub.split})"
+        return [f"{on_hub.dataset} ({on_hub.split})"]
     name = Path(entry).name
     found = _FROM_MEMORY.fullmatch(name)
-    return name if found is None else found[1] or "given rows"
+    return [name if found is None else found[1] or "given rows"]
 
 
 def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
