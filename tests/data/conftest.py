@@ -7,8 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from row_files import jsonl
 
 from adapter_probe.data.tasks import Questions, find_task, load_split
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a file of texts, bytes or rows, one after the other, and return its path."""
+
+    def write(name: str, *content: str | bytes | Mapping[str, Any]) -> Path:
+        texts = (jsonl(one) if isinstance(one, Mapping) else one for one in content)
+        path = tmp_path / name
+        path.write_bytes(b"".join(one if isinstance(one, bytes) else one.encode() for one in texts))
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from asked_rows import CHOICE, CLASSES, OTHER, PAIR, TALK, TOKENIZER, TOOLS, TWO, examples_of
 from refusals import naming
-from row_files import jsonl
 
 from adapter_probe.data.columns import _PAIRS, _TEXTS, LABEL_COLUMNS
 from adapter_probe.data.examples import Reading
@@ -369,31 +367,26 @@ def test_labels_that_count_from_1_are_named(tmp_path, labels, said):
     assert any(said in one for one in changes) if said else not any("first label" in one for one in changes)
 
 
-@pytest.mark.parametrize("kind", ["causal", "classification"])
-def test_the_rule_holds_for_training_and_for_tables(tmp_path, kind):
-    files = {}
-    for split in ("train", "validation"):
-        files[split] = tmp_path / f"{split}.jsonl"
-        own = {"gold_label": 1, "label": 0, "text": "a"}, {"gold_label": 1, "label": 1, "text": "b"}
-        rows = own if kind == "classification" else [{"prompt": "a", "completion": "b", "context": "c"}]
-        files[split].write_text(jsonl(*rows))
-    word = "gold_label" if kind == "classification" else "context"
+@pytest.mark.parametrize(
+    ("rows", "word"),
+    [
+        ([{"prompt": "a", "completion": "b", "context": "c"}], "context"),
+        ([{"gold_label": 1, "label": n, "text": text} for n, text in enumerate("ab")], "gold_label"),
+    ],
+)
+def test_the_rule_holds_for_training(write, rows, word):
+    files = {split: write(f"{split}.jsonl", *rows) for split in ("train", "validation")}
     with pytest.raises(DataError, match=naming(word)):
         Reading(TOKENIZER, find_task(**files), "validation", 256).examples()
 
 
-def test_columns_of_conll_between_words_and_tags_are_named(tmp_path):
-    file = tmp_path / "test.conll"
-    file.write_text("a NN O\nb VB B-X\n\nc NN O\n")
-    question = examples_of(tmp_path, "tokens", file).question
-    assert question.unread == ("column 2",)
+def test_columns_of_conll_between_words_and_tags_are_named(tmp_path, write):
+    file = write("test.conll", "a NN O\nb VB B-X\n\nc NN O\n")
+    assert examples_of(tmp_path, "tokens", file).question.unread == ("column 2",)
 
 
-def test_a_table_is_read_by_the_same_rule(tmp_path):
-    file = tmp_path / "rows.csv"
-    with file.open("w", newline="") as sheet:
-        writer = csv.writer(sheet)
-        writer.writerows([("text", "label", "stars"), ("a", 0, 1), ("b", 1, 1), ("c", 1, 5)])
+def test_a_table_is_read_by_the_same_rule(tmp_path, write):
+    file = write("rows.csv", "text,label,stars\na,0,1\nb,1,1\nc,1,5\n")
     with pytest.raises(DataError, match=naming("stars", "label", "--columns text,label")):
         examples_of(tmp_path, "classification", file)
 

@@ -12,6 +12,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import names, refused
+from row_files import answer, squad
 
 from adapter_probe.data import hub
 from adapter_probe.data.hub import HubSplit, newest_commit, read_hub
@@ -98,79 +99,50 @@ def rte():
     )
 
 
-def test_a_named_task_without_files_comes_from_the_hub(library, hub_answers, tmp_path):
-    stand_in, asked = library(train=rte(), validation=rte()), hub_answers(COMMIT)
-    task = find_task(preset="glue/rte")
+STSB = Table(sentence1=["a", "b"], sentence2=["c", "d"], label=[FLOAT32_3_8, 5.0])
+STSB.features["label"] = SimpleNamespace(dtype="float32")
+NLI = Table(
+    ["entailment", "neutral", "contradiction"], premise=["a", "b"], hypothesis=["c", "d"], label=[2, 0]
+)
+NLI_FILE = "premise,hypothesis,label\na,c,2\nb,d,0\n"
+CAT = "The cat sat."
+SQUAD = Table(
+    id=["q1", "q2"], title=["T", "T"], context=[CAT, CAT], question=["Who?", "What?"],
+    answers=[{"text": ["The cat", "cat"], "answer_start": [0, 4]}, {"text": ["sat"], "answer_start": [8]}],
+)  # fmt: skip
+ASKED = (CAT, {"Who?": [answer("The cat", 0), answer("cat", 4)], "What?": [answer("sat", 8)]})
+# By its name, where a task is on the hub, its split to validate on, its rows, and the same rows in a file.
+ON_HUB = {
+    "rte": ("nyu-mll/glue", "rte", "validation", rte(), "train.tsv",
+            "index\tsentence1\tsentence2\tlabel\n0\tUno.\tDos.\tnot_entailment\n"
+            "1\tTres.\tCuatro.\tentailment\n"),
+    "mnli": ("nyu-mll/glue", "mnli", "validation_matched", NLI, "train.csv", NLI_FILE),
+    "mnli-mm": ("nyu-mll/glue", "mnli", "validation_mismatched", NLI, "train.csv", NLI_FILE),
+    # Scores read as the set's own files write them.
+    "stsb": ("nyu-mll/glue", "stsb", "validation", STSB, "train.csv",
+             "sentence1,sentence2,label\na,c,3.800\nb,d,5.000\n"),
+    "squad": ("rajpurkar/squad", "plain_text", "validation", SQUAD, *squad(ASKED).popitem()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_HUB)
+def test_a_named_task_without_files_comes_from_the_hub(library, hub_answers, folder, name):
+    place, config, validation, table, file, content = ON_HUB[name]
+    stand_in, asked = library(train=table, **{validation: table}), hub_answers(COMMIT)
+    task = find_task(preset=name)
     assert task.files == {
-        split: (f"hub:nyu-mll/glue:rte:{split}@{COMMIT}",) for split in ("train", "validation")
+        own: (f"hub:{place}:{config}:{split}@{COMMIT}",)
+        for own, split in (("train", "train"), ("validation", validation))
     }
-    assert stand_in.calls == [("nyu-mll/glue", "rte", split, COMMIT) for split in ("train", "validation")]
-    assert asked == [("nyu-mll/glue", 10.0)]
-    assert stand_in.offline == [False, False]
+    assert stand_in.calls == [(place, config, split, COMMIT) for split in ("train", validation)]
+    assert (asked, stand_in.offline) == ([(place, 10.0)], [False, False])
     train = load_split(task, "train", expect_fingerprint=True)
-    assert (train.texts, train.texts_b, train.labels.tolist()) == (
-        ("Uno.", "Tres."),
-        ("Dos.", "Cuatro."),
-        [1, 0],
-    )
-    (tmp_path / "train.tsv").write_text(
-        "index\tsentence1\tsentence2\tlabel\n0\tUno.\tDos.\tnot_entailment\n1\tTres.\tCuatro.\tentailment\n"
-    )
-    assert find_task(tmp_path, preset="rte").fingerprints["train"] == task.fingerprints["train"]
+    local = find_task(folder({file: content}), preset=name)
+    assert local.fingerprints["train"] == task.fingerprints["train"] == train.fingerprint
+    assert load_split(local, "train").labels.tolist() == train.labels.tolist()
     remembered = TaskSpec.from_json(json.loads(json.dumps(task.to_json())))
     assert remembered == task
-    assert load_split(remembered, "validation", expect_fingerprint=True).texts == train.texts
-
-
-@pytest.mark.parametrize(
-    ("name", "split"), [("mnli", "validation_matched"), ("mnli-mm", "validation_mismatched")]
-)
-def test_mnlis_two_validation_splits(library, hub_answers, name, split):
-    rows = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [2, 0]}
-    nli = Table(names=["entailment", "neutral", "contradiction"], **rows)
-    stand_in = library(train=nli, **{split: nli})
-    hub_answers(COMMIT)
-    task = find_task(preset=name)
-    assert [call[1:3] for call in stand_in.calls] == [("mnli", "train"), ("mnli", split)]
-    assert load_split(task, "validation").labels.tolist() == [2, 0]
-
-
-def test_scores_read_as_the_sets_own_files_write_them(library, hub_answers, tmp_path):
-    table = Table(sentence1=["a", "b"], sentence2=["c", "d"], label=[FLOAT32_3_8, 5.0])
-    table.features["label"] = SimpleNamespace(dtype="float32")
-    library(train=table, validation=table)
-    hub_answers(COMMIT)
-    task = find_task(preset="stsb")
-    assert load_split(task, "train").labels.tolist() == [3.8, 5.0]
-    (tmp_path / "train.csv").write_text("sentence1,sentence2,label\na,c,3.800\nb,d,5.000\n")
-    assert find_task(tmp_path, preset="stsb").fingerprints["train"] == task.fingerprints["train"]
-
-
-def test_squad_from_the_hub_equals_squads_file(library, hub_answers, tmp_path):
-    table = Table(
-        id=["q1", "q2"],
-        title=["T", "T"],
-        context=["The cat sat.", "The cat sat."],
-        question=["Who?", "What?"],
-        answers=[
-            {"text": ["The cat", "cat"], "answer_start": [0, 4]},
-            {"text": ["sat"], "answer_start": [8]},
-        ],
-    )
-    stand_in = library(train=table, validation=table)
-    hub_answers(COMMIT)
-    task = find_task(preset="squad")
-    assert stand_in.calls[0] == ("rajpurkar/squad", "plain_text", "train", COMMIT)
-    answers = [[{"text": "The cat", "answer_start": 0}, {"text": "cat", "answer_start": 4}]]
-    answers.append([{"text": "sat", "answer_start": 8}])
-    qas = [
-        {"id": i, "question": q, "answers": a} for i, q, a in zip(("q1", "q2"), ("Who?", "What?"), answers)
-    ]
-    content = {"data": [{"title": "T", "paragraphs": [{"context": "The cat sat.", "qas": qas}]}]}
-    (tmp_path / "train.json").write_text(json.dumps(content))
-    local = find_task(tmp_path, preset="squad")
-    assert local.fingerprints["train"] == task.fingerprints["train"]
-    assert load_split(local, "train").answers == load_split(task, "train").answers
+    assert load_split(remembered, "validation", expect_fingerprint=True).fingerprint == train.fingerprint
 
 
 def test_any_dataset_of_the_hub_by_its_entry(library, hub_answers):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from refusals import names, refused
-from row_files import jsonl
+from row_files import answer, jsonl, squad
 
 from adapter_probe.data.presets import find_preset
 from adapter_probe.data.tasks import TaskSpec, find_task, load_split, locate_task
@@ -178,17 +178,8 @@ def test_a_checkpoints_task_reads_other_files_by_the_same_conventions(folder, tm
 
 
 def test_squad_by_name_and_by_its_layout(folder):
-    answer = {"text": "Uno", "answer_start": 0}
-    squad = {
-        "data": [
-            {
-                "paragraphs": [
-                    {"context": "Uno.", "qas": [{"id": "a", "question": "Dos?", "answers": [answer]}]}
-                ]
-            }
-        ]
-    }
-    here = folder({f"{split}-v1.1.json": json.dumps(squad) for split in ("train", "dev")})
+    asked = ("Uno.", {"Dos?": [answer("Uno", 0)]})
+    here = folder(squad(asked, file="train-v1.1.json") | squad(asked, file="dev-v1.1.json"))
     named, guessed = find_task(here, preset="squad"), find_task(here)
     for task in (named, guessed):
         assert (task.kind, task.metric, task.label_names) == ("extractive", "squad_f1", ())

@@ -12,7 +12,6 @@ import pytest
 from asked_rows import PAIR, TALK, TOKENIZER, examples_of
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
-from row_files import jsonl
 from tokenizers.processors import TemplateProcessing
 
 from adapter_probe.data.combining import ranking_scores
@@ -35,13 +34,7 @@ LEFT = byte_tokenizer(True)
 LEFT.truncation_side = "left"
 
 
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text(jsonl(*rows))
-    return path
-
-
-def made(folder: Path, rows: list[dict], kind: str, columns: Columns, most: int, tokenizer=TOKENIZER):
-    file = write_rows(folder / "rows.jsonl", rows)
+def made(file: Path, kind: str, columns: Columns, most: int, tokenizer=TOKENIZER):
     names = {"classification": ("0", "1"), "tokens": ("O", "B")}.get(kind, ())
     task = TaskSpec("task", kind, "accuracy", names, columns, {"validation": (str(file),)}, {})
     return Reading(tokenizer, task, "validation", most).examples()
@@ -92,9 +85,9 @@ FIRST = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_added_and_cut_is_said(tmp_path, case):
+def test_what_is_added_and_cut_is_said(write, case):
     (rows, kind, columns), most, tokenizer, said = CASES[case]
-    examples = made(tmp_path, rows, kind, columns, most, tokenizer)
+    examples = made(write("rows.jsonl", *rows), kind, columns, most, tokenizer)
     assert "; ".join(examples.question.changes) == said
     whole = [len(tokenizer(*[row[n] for n in columns.names[:-1]])["input_ids"]) for row in rows] if (
         kind == "classification"
@@ -104,30 +97,31 @@ def test_what_is_added_and_cut_is_said(tmp_path, case):
 
 
 @pytest.mark.parametrize("case", FIRST)
-def test_the_first_row_is_shown_as_the_model_gets_it(tmp_path, case):
+def test_the_first_row_is_shown_as_the_model_gets_it(write, case):
     (rows, kind, columns), most, tokenizer, _ = CASES[case]
-    assert made(tmp_path, rows, kind, columns, most, tokenizer).question.first == FIRST[case]
+    file = write("rows.jsonl", *rows)
+    assert made(file, kind, columns, most, tokenizer).question.first == FIRST[case]
 
 
-def test_a_subset_says_of_how_many(tmp_path):
+def test_a_subset_says_of_how_many(write):
     rows = [{"prompt": "x", "completion": "c"}] * 9
-    file = write_rows(tmp_path / "rows.jsonl", rows)
+    file = write("rows.jsonl", *rows)
     task = TaskSpec("task", "causal", "nll", (), NONE, {"validation": (str(file),)}, {})
     question = Reading(TOKENIZER, task, "validation", 64, max_examples=4).examples().question
     assert question.lines("nll")[0].startswith("4 of 9 rows of rows.jsonl: ")
 
 
-def test_a_document_with_its_querys_identifier_is_left_out_as_in_beir(tmp_path):
+def test_a_document_with_its_querys_identifier_is_left_out_as_in_beir(write):
     texts = {"a": "ab", "b": "cab", "c": "bb", "d": "a b"}
     judged = {"a": {"b": 1.0}, "q": {"c": 2.0, "d": 1.0}}
-    files = [tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "test.tsv")]
     queries = {"a": "ab", "q": "c"}
-    for file, own, title in ((files[0], texts, ""), (files[1], queries, "left out")):
-        write_rows(file, [{"_id": number, "title": title, "text": text} for number, text in own.items()])
-    lines = [
-        f"{query}\t{document}\t{gain:g}" for query, own in judged.items() for document, gain in own.items()
-    ]
-    files[2].write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    lines = [f"{query}\t{one}\t{gain:g}\n" for query, own in judged.items() for one, gain in own.items()]
+    rows = [{"_id": one, "title": "left out", "text": text} for one, text in queries.items()]
+    files = (
+        write("corpus.jsonl", *({"_id": one, "title": "", "text": text} for one, text in texts.items())),
+        write("queries.jsonl", *rows),
+        write("test.tsv", "query-id\tcorpus-id\tscore\n", *lines),
+    )
     split, items, combine, notes = retrieval_of([read_rows(file) for file in files], "test", None, dot=True)
     assert split.texts == ("ab", "c")
     assert notes == ("documents with their query's own identifier, which are left out: 1",)
@@ -196,12 +190,9 @@ MEANT = {  # rows with columns that a training would refuse, and the same rows w
 
 
 @pytest.mark.parametrize("columns", MEANT)
-def test_a_task_reads_the_columns_that_are_meant(tmp_path, columns):
+def test_a_task_reads_the_columns_that_are_meant(write, columns):
     """As it reads a file with these alone, also when it is read back from a checkpoint's record."""
-    files = [
-        write_rows(tmp_path / f"{name}.jsonl", rows)
-        for name, rows in zip("ab", map(list, zip(*MEANT[columns])))
-    ]
+    files = [write(f"{name}.jsonl", *rows) for name, rows in zip("ab", map(list, zip(*MEANT[columns])))]
     task = find_task(train=files[0], validation=files[0], name="t", reads=columns_named(columns))
     plain = find_task(train=files[1], validation=files[1], name="t")
     assert replace(task, files=plain.files, reads=()) == plain
@@ -214,10 +205,10 @@ def test_a_task_reads_the_columns_that_are_meant(tmp_path, columns):
         assert question.unread == ()
 
 
-def test_other_data_may_have_the_new_names_already(tmp_path):
+def test_other_data_may_have_the_new_names_already(tmp_path, write):
     """The columns of `data` and those of `against` are named at once."""
-    old = write_rows(tmp_path / "old.jsonl", [{"review": "ab", "stars": 1}])
-    new = write_rows(tmp_path / "new.jsonl", [{"text": "ab", "stars": 1, "label": 0}])
+    old = write("old.jsonl", {"review": "ab", "stars": 1})
+    new = write("new.jsonl", {"text": "ab", "stars": 1, "label": 0})
     for file in (old, new):
         (made,) = of_columns([str(file)], "text=review,label=stars", tmp_path, "utf-8", or_new=True)
         assert read_rows(made).records == [{"text": "ab", "label": 1}]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import names, refused
+from row_files import answer, jsonl, squad
 
 from adapter_probe.data.squad import Answer
 from adapter_probe.data.tasks import Columns, find_task, load_split
@@ -15,31 +16,9 @@ from adapter_probe.data.tasks import Columns, find_task, load_split
 CAT = "The cat sat on the mat. The cat slept."
 
 
-def answer(text, start):
-    return {"text": text, "answer_start": start}
-
-
-def squad(*paragraphs):
-    """SQuAD's JSON of (context, {question: answers}) pairs, one article each."""
-    articles = []
-    for number, (context, questions) in enumerate(paragraphs):
-        qas = [{"id": f"{number}-{q}", "question": q, "answers": answers} for q, answers in questions.items()]
-        articles.append({"title": f"T{number}", "paragraphs": [{"context": context, "qas": qas}]})
-    return json.dumps({"version": "1.1", "data": articles})
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_file(content, name="train.json"):
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        return tmp_path
-
-    return write_file
-
-
-def test_questions_and_their_paragraphs(write):
+def test_questions_and_their_paragraphs(folder):
     where, who = [answer("on the mat", 12), answer("the mat", 15)], [answer("cat", 28)]
-    here = write(
+    here = folder(
         squad(
             (CAT, {"Where?": where, "Who slept?": who}),
             ("Ein Hündchen 🐕 bellt.", {"Wer?": [answer("🐕", 13)]}),
@@ -63,44 +42,40 @@ def test_questions_and_their_paragraphs(write):
     assert (len(found), found.name, found.fingerprint) == (3, "train", task.fingerprints["train"])
 
 
-def test_rows_of_questions_equal_squads_json(write, tmp_path_factory):
-    task = find_task(write(squad((CAT, {"Who?": [answer("cat", 4)], "Where?": [answer("mat", 19)]}))))
+def test_rows_of_questions_equal_squads_json(folder, tmp_path_factory):
+    task = find_task(folder(squad((CAT, {"Who?": [answer("cat", 4)], "Where?": [answer("mat", 19)]}))))
     other = tmp_path_factory.mktemp("rows")
+    asked = ("Who?", "cat", 4), ("Where?", "mat", 19)
     rows = [
-        {
-            "id": f"0-{question}",
-            "context": CAT,
-            "question": question,
-            "answers": {"text": [text], "answer_start": [at]},
-        }
-        for question, text, at in (("Who?", "cat", 4), ("Where?", "mat", 19))
+        {"context": CAT, "question": question, "answers": {"text": [text], "answer_start": [at]}}
+        for question, text, at in asked
     ]
-    (other / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    again = find_task(other)
-    assert again.fingerprints == task.fingerprints
+    (other / "train.jsonl").write_text(jsonl(*rows))
+    assert find_task(other).fingerprints == task.fingerprints
 
 
-def test_other_columns_can_be_named(write):
+def test_other_columns_can_be_named(folder):
     row = {"q": "Who?", "passage": CAT, "gold": [answer("cat", 4)]}
-    here = write(json.dumps(row) + "\n", "train.jsonl")
+    here = folder(train_jsonl=jsonl(row))
     found = load_split(find_task(here, reads=("question=q", "context=passage", "answers=gold")), "train")
     assert (found.questions, found.contexts) == (("Who?",), (CAT,))
 
 
-def test_several_files_make_one_split(write):
-    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})), "a.json")
-    write(squad((CAT, {"Where?": [answer("mat", 19)]}), ("Two.", {"What?": [answer("Two", 0)]})), "b.json")
+def test_several_files_make_one_split(folder):
+    here = folder(squad((CAT, {"Who?": [answer("cat", 4)]}), file="a.json"))
+    two = ("Two.", {"What?": [answer("Two", 0)]})
+    folder(squad((CAT, {"Where?": [answer("mat", 19)]}), two, file="b.json"))
     found = load_split(find_task(train=[here / "b.json", here / "a.json"]), "train")
     assert found.questions == ("Where?", "What?", "Who?")
     assert found.paragraph.tolist() == [0, 1, 0]
 
 
-def test_a_subset_is_nested_and_keeps_only_its_paragraphs(write):
+def test_a_subset_is_nested_and_keeps_only_its_paragraphs(folder):
     paragraphs = [
         (f"Number {i} is here.", {f"What is {i}{j}?": [answer(str(i), 7)] for j in range(2)})
         for i in range(10)
     ]
-    task = find_task(write(squad(*paragraphs)))
+    task = find_task(folder(squad(*paragraphs)))
     whole = load_split(task, "train")
     small, large = (load_split(task, "train", n, expect_fingerprint=True) for n in (4, 12))
     assert set(small.questions) < set(large.questions) < set(whole.questions)
@@ -114,10 +89,10 @@ def test_a_subset_is_nested_and_keeps_only_its_paragraphs(write):
     assert load_split(task, "train", 20).fingerprint == whole.fingerprint != small.fingerprint
 
 
-def test_changed_questions_are_noticed(write):
-    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})))
+def test_changed_questions_are_noticed(folder):
+    here = folder(squad((CAT, {"Who?": [answer("cat", 4)]})))
     task = find_task(here)
-    write(squad((CAT, {"Who?": [answer("cat", 28)]})))
+    folder(squad((CAT, {"Who?": [answer("cat", 28)]})))
     load_split(task, "train")
     said = refused(load_split, task, "train", expect_fingerprint=True)
     assert names(said, str(here / "train.json"), "train", repr(task.name))
@@ -126,7 +101,8 @@ def test_changed_questions_are_noticed(write):
 @given(shift=st.integers(-6, 6))
 def test_an_answer_a_character_or_two_off_is_put_right(shift, tmp_path_factory):
     here = tmp_path_factory.mktemp("shifted")
-    (here / "train.json").write_text(squad((CAT, {"Who?": [answer("cat sat", 4 + shift)]})))
+    (content,) = squad((CAT, {"Who?": [answer("cat sat", 4 + shift)]})).values()
+    (here / "train.json").write_text(content)
     if abs(shift) <= 2:
         assert load_split(find_task(here), "train").answers == ((Answer("cat sat", 4),),)
     else:
@@ -134,10 +110,9 @@ def test_an_answer_a_character_or_two_off_is_put_right(shift, tmp_path_factory):
         assert names(message, "'cat sat'", f"character {4 + shift}")
 
 
-def test_an_answer_where_it_is_said_to_be_is_not_moved(write):
-    assert load_split(find_task(write(squad(("aaaaa", {"Which?": [answer("a", 2)]})))), "train").answers == (
-        (Answer("a", 2),),
-    )
+def test_an_answer_where_it_is_said_to_be_is_not_moved(folder):
+    task = find_task(folder(squad(("aaaaa", {"Which?": [answer("a", 2)]}))))
+    assert load_split(task, "train").answers == ((Answer("a", 2),),)
 
 
 @pytest.mark.parametrize(
@@ -157,33 +132,32 @@ def test_an_answer_where_it_is_said_to_be_is_not_moved(write):
         ({"text": ["cat"], "answer_start": []}, ("{'text': ['cat'], 'answer_start': []}", "list")),
     ],
 )
-def test_wrong_answers_are_told_by_their_place(write, answers, facts):
-    here = write(
+def test_wrong_answers_are_told_by_their_place(folder, answers, facts):
+    here = folder(
         squad(("One.", {"A?": [answer("One", 0)]}), (CAT, {"B?": [answer("cat", 4)], "C?": answers}))
     )
     place = f"{here}/train.json article 2, paragraph 1, question 2"
     assert names(refused(find_task, here), place, *facts)
 
 
-def test_unfit_texts_are_told_by_their_place(write):
-    here = write(
-        json.dumps({"data": [{"paragraphs": [{"context": 7, "qas": [{"question": "?", "answers": []}]}]}]})
-    )
+def test_unfit_texts_are_told_by_their_place(folder):
+    question = {"question": "?", "answers": []}
+    here = folder(train_json=json.dumps({"data": [{"paragraphs": [{"context": 7, "qas": [question]}]}]}))
     place = f"{here}/train.json article 1, paragraph 1, question 1"
     assert names(refused(find_task, here), place, "'context'", "7", "string", "Unicode")
-    write(json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "x"}]}]}]}))
+    folder(train_json=json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "x"}]}]}]}))
     assert names(refused(find_task, here), place, "'answers'", "'id'")
 
 
-def test_a_test_split_without_answers_is_left_out(write):
-    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})))
-    write(squad((CAT, {"Who?": []})), "test.json")
+def test_a_test_split_without_answers_is_left_out(folder):
+    here = folder(squad((CAT, {"Who?": [answer("cat", 4)]})))
+    folder(squad((CAT, {"Who?": []}), file="test.json"))
     assert list(find_task(here).files) == ["train"]
     assert "no answers" in refused(find_task, here, test=here / "test.json")
 
 
-def test_a_split_that_is_not_there_and_a_metric_of_classes_are_refused(write):
-    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})))
+def test_a_split_that_is_not_there_and_a_metric_of_classes_are_refused(folder):
+    here = folder(squad((CAT, {"Who?": [answer("cat", 4)]})))
     assert names(refused(load_split, find_task(here), "test"), "split 'test'")
     said = refused(find_task, here, metric="accuracy")
     assert names(said, "'accuracy'", "extractive", "squad_f1, exact_match")

@@ -21,16 +21,6 @@ from adapter_probe.data.readers import find_files, is_raw_cola, listed, read_row
 CSV = "text,label\nGood.,1\nBad.,0\n"
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_file(name, content):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write_file
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -274,49 +264,35 @@ def test_values_are_shown_on_one_short_line():
     assert listed(range(50)).endswith("10, 11, … (50 in all)")
 
 
+COLAS = ["in_domain_dev.tsv", "out_of_domain_dev.tsv", "in_domain_train.tsv"]
+MNLI = ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"]
+
+
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "expected", "mismatched"),
     [
-        (["train.csv", "validation.csv", "test.csv"], {"train": 0, "validation": 1, "test": 2}),
-        (["training.tsv", "dev.tsv"], {"train": 0, "validation": 1}),
-        (["train.jsonl", "val.jsonl", "readme.md", "config.json"], {"train": 0, "validation": 1}),
-        (["snli_1.0_train.jsonl", "snli_1.0_dev.jsonl"], {"train": 0, "validation": 1}),
-        (["train.jsonl", "validation_matched.jsonl"], {"train": 0, "validation": 1}),
-        (
-            ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_mismatched.tsv"],
-            {"train": 0, "validation": 1, "test": 3},
-        ),
-        (["train.csv.gz", "dev.jsonl.gz", "model.tar.gz"], {"train": 0, "validation": 1}),
-        (["Train.CSV", ".train.csv", "._dev.csv"], {"train": 0}),
-        (["test.json"], {"test": 0}),
-        (["train-v1.1.json", "dev-v1.1.json"], {"train": 0, "validation": 1}),
-        (["train.tsv", "dev.tsv", "train.txt"], {"train": 0, "validation": 1}),
-        (["validation-00000-of-00001.jsonl"], {"validation": 0}),
+        (["train.csv", "validation.csv", "test.csv"], {"train": [0], "validation": [1], "test": [2]}, False),
+        (["training.tsv", "dev.tsv"], {"train": [0], "validation": [1]}, False),
+        (["train.jsonl", "val.jsonl", "readme.md", "config.json"], {"train": [0], "validation": [1]}, False),
+        (["snli_1.0_train.jsonl", "snli_1.0_dev.jsonl"], {"train": [0], "validation": [1]}, False),
+        (["train.jsonl", "validation_matched.jsonl"], {"train": [0], "validation": [1]}, False),
+        ([*MNLI, "test_mismatched.tsv"], {"train": [0], "validation": [1], "test": [3]}, False),
+        ([*MNLI, "test_matched.tsv"], {"train": [0], "validation": [2], "test": [3]}, True),
+        (["train.csv.gz", "dev.jsonl.gz", "model.tar.gz"], {"train": [0], "validation": [1]}, False),
+        (["Train.CSV", ".train.csv", "._dev.csv"], {"train": [0]}, False),
+        (["test.json"], {"test": [0]}, False),
+        (["train-v1.1.json", "dev-v1.1.json"], {"train": [0], "validation": [1]}, False),
+        (["train.tsv", "dev.tsv", "train.txt"], {"train": [0], "validation": [1]}, False),
+        (["validation-00000-of-00001.jsonl"], {"validation": [0]}, False),
+        (COLAS, {"train": [2], "validation": [0, 1]}, False),  # whose two files are one split
     ],
 )
-def test_splits_by_file_name(tmp_path, names, expected):
+def test_splits_by_file_name(tmp_path, names, expected, mismatched):
     for name in names:
         (tmp_path / name).write_text("x")
-    assert find_files(tmp_path) == {split: (tmp_path / names[i],) for split, i in expected.items()}
-
-
-def test_the_mismatched_genres_where_they_are_wanted(tmp_path):
-    names = ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_matched.tsv"]
-    for name in names:
-        (tmp_path / name).write_text("x")
-    found = find_files(tmp_path, mismatched=True)
-    assert found == {
-        split: (tmp_path / names[i],) for split, i in (("train", 0), ("validation", 2), ("test", 3))
-    }
-
-
-def test_colas_two_dev_files_are_one_split(tmp_path):
-    names = ["in_domain_dev.tsv", "out_of_domain_dev.tsv", "in_domain_train.tsv"]
-    for name in names:
-        (tmp_path / name).write_text("x")
-    found = find_files(tmp_path)
-    assert list(found) == ["train", "validation"]
-    assert found["validation"] == (tmp_path / names[0], tmp_path / names[1])
+    found = find_files(tmp_path, mismatched=mismatched)
+    assert found == {split: tuple(tmp_path / names[i] for i in own) for split, own in expected.items()}
+    assert list(found) == list(expected)
 
 
 def test_folders_that_do_not_say_their_splits(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from byte_tokenizer import TEMPLATE, byte_tokenizer
 from refusals import naming
-from row_files import jsonl
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -34,16 +32,6 @@ from adapter_probe.kinds.row_forms import ROW_FORMS
 @pytest.fixture(params=[(True,), (False,), (False, False)], ids=["BOS", "EOS alone", "neither"])
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
     return byte_tokenizer(*request.param)
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def write(*rows: dict | str, name: str = "rows.jsonl") -> Path:
-        path = tmp_path / name
-        path.write_text("".join(row if isinstance(row, str) else jsonl(row) for row in rows), "utf-8")
-        return path
-
-    return write
 
 
 def tables(*paths: Path) -> list[Rows]:
@@ -91,8 +79,8 @@ FORMED = [
 
 @pytest.mark.parametrize(("rows", "form", "requests"), FORMED)
 def test_forms_by_their_columns(write, tokenizer, rows, form, requests):
-    texts = [write(row, name=f"{number}.txt") for number, row in enumerate(rows) if isinstance(row, str)]
-    files = texts or [write(*rows)]
+    texts = [write(f"{number}.txt", row) for number, row in enumerate(rows) if isinstance(row, str)]
+    files = texts or [write("rows.jsonl", *rows)]
     read = requests_of(tokenizer, tables(*files), "test")
     assert (read.form, read.rows, read.name) == (form, tuple(requests), "test")
     assert choose_metric(None, read) == USUAL[form]
@@ -117,17 +105,14 @@ def test_messages_of_every_form_go_through_the_template_with_what_the_row_gives_
     asked, said = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
     wanted = Request(f"{start}[user] Hi\n[assistant] ", ("Hello\n",), framed=False)
     for row in ({"messages": [asked, said]}, {"prompt": [asked], "completion": [said]}):
-        (read,) = requests_of(tokenizer, tables(write({**row, **more})), "test").rows
+        (read,) = requests_of(tokenizer, tables(write("rows.jsonl", {**row, **more})), "test").rows
         assert read == wanted
     for column in ("messages", "prompt"):
-        table = tables(write({column: [asked], "answer": "Hello", **more}))
+        table = tables(write("rows.jsonl", {column: [asked], "answer": "Hello", **more}))
         (read,) = prompts_of(tokenizer, table, "test", Generation()).rows
         assert (read.context, read.framed) == (wanted.context, False)
-    (read,) = requests_of(
-        tokenizer,
-        tables(write({"prompt": [asked], "chosen": [said], "rejected": [asked | said], **more})),
-        "test",
-    ).rows
+    both = {"prompt": [asked], "chosen": [said], "rejected": [asked | said], **more}
+    (read,) = requests_of(tokenizer, tables(write("rows.jsonl", both)), "test").rows
     assert read.context == wanted.context
 
 
@@ -167,7 +152,7 @@ def test_messages_of_every_form_go_through_the_template_with_what_the_row_gives_
 )
 def test_damaged_rows_are_one_line(rows, words, write):
     with pytest.raises(DataError, match=naming(*words.split("; "))):
-        requests_of(byte_tokenizer(True), tables(write(*rows)), "test")
+        requests_of(byte_tokenizer(True), tables(write("rows.jsonl", *rows)), "test")
 
 
 def test_a_metric_of_another_form_is_refused():
@@ -323,7 +308,7 @@ def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
 
 
 def test_a_subset_is_always_the_same(write, tokenizer):
-    path = write(*({"text": f"text {i}"} for i in range(40)))
+    path = write("rows.jsonl", *({"text": f"text {i}"} for i in range(40)))
     few, more = (requests_of(tokenizer, tables(path), "test", n).rows for n in (5, 20))
     assert set(few) < set(more)
     assert len(few) == 5

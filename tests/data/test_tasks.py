@@ -207,20 +207,22 @@ def test_classes_come_from_the_train_split_or_else_from_validation(folder):
 
 
 @pytest.mark.parametrize(
-    "test", ["index,text\n0,a\n", "text,label\na,-1\nb,-1\n", "text,label\na,\n", "text,label\na,-\n"]
+    ("train", "test"),
+    [
+        (BINARY, "index,text\n0,a\n"),
+        (BINARY, "text,label\na,-1\nb,-1\n"),
+        (BINARY, "text,label\na,\n"),
+        (BINARY, "text,label\na,-\n"),
+        (COLA, "index\tsentence\n0\tThey sang.\n"),  # GLUE's test file beside raw CoLA
+    ],
 )
-def test_a_folders_test_split_without_labels_is_left_out(folder, test):
-    here = folder(train_csv="text,label\na,0\nb,1\n", test_csv=test)
+def test_a_folders_test_split_without_labels_is_left_out(folder, train, test):
+    suffix = "tsv" if train == COLA else "csv"
+    here = folder({f"train.{suffix}": train, f"test.{suffix}": test})
     task = find_task(here)
     assert list(task.files) == list(task.fingerprints) == ["train"]
     assert names(refused(load_split, task, "test"), repr(here.name), "split 'test'", "train")
-    assert "test.csv" in refused(find_task, here, test=here / "test.csv")
-
-
-def test_glues_test_file_beside_raw_cola(folder):
-    assert list(find_task(folder(train_tsv=COLA, test_tsv="index\tsentence\n0\tThey sang.\n")).files) == [
-        "train"
-    ]
+    assert f"test.{suffix}" in refused(find_task, here, test=here / f"test.{suffix}")
 
 
 def test_a_test_split_may_hold_one_class(folder):
