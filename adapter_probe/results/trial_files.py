@@ -51,8 +51,8 @@ class Cost:
     """What a trial cost, apart from its parameters.
 
     Attributes:
-        seconds_per_step: mean time of an optimiser step, without evaluation and the passes of frozen layers
-            that are computed once; of the steps since the last interruption.
+        seconds_per_step: mean time of an optimiser step, without evaluation; of the steps since the last
+            interruption.
         peak_memory_bytes: the most memory in use during the training: allocated on an accelerator, or else
             resident in the process, libraries included; None where the system does not tell.
         checkpoint_bytes: size of the file with the trained tensors, as `adapter_probe.train` writes it.

@@ -239,7 +239,7 @@ _STEPS = 3  # the first includes set-up costs and is not counted
 
 
 def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
-    """Estimated seconds of a whole training, including evaluations and the passes before the first step."""
+    """Estimated seconds of a whole training, including evaluations."""
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths

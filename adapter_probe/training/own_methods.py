@@ -59,8 +59,8 @@ class Prepared:
         kind: kind of the task.
         n_layers: number of layers of the base.
         parameters: what is known of every parameter, by its name in `base`.
-        layers: the layers, bottom first, a module that serves several repeated; empty where no frozen layer's
-            outputs can be kept.
+        layers: the layers, bottom first, a module that serves several repeated; empty of language models and
+            of PEFT's methods.
         below: the modules that compute the input of the first layer.
         averages: names of running averages in adapters, by those in `base`.
         first_alone: modules of the last layer that compute the first token of each text alone, where the head
