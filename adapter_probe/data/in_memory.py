@@ -25,7 +25,7 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
         if len(set(names)) < len(names):
             raise DataError(f"data has the columns {', '.join(names)}; column names must be unique")
         rows: Any = (dict(zip(names, values)) for values in data.itertuples(index=False, name=None))
-    elif is_column(data) and len(data) == 2 and all(map(is_column, data)):
+    elif _is_pair(data):
         rows = _paired(data[0], data[1], columns)
     elif is_column(data):
         rows = data
@@ -102,7 +102,7 @@ def categories_of(data: Any) -> tuple[str, ...]:
     if hasattr(data, "itertuples"):
         columns = [data[name] for name in data.columns if str(name).lower() in LABEL_COLUMNS]
     else:
-        columns = [data[1]] if is_column(data) and len(data) == 2 and all(map(is_column, data)) else []
+        columns = [data[1]] if _is_pair(data) else []
     of = (getattr(getattr(column, "dtype", None), "categories", ()) for column in columns)
     names = next((tuple(one) for one in of if len(one)), ())
     return names if all(isinstance(name, str) and not name.isdecimal() for name in names) else ()
@@ -113,6 +113,11 @@ def is_column(value: Any) -> bool:
     listed = hasattr(value, "__len__") and hasattr(value, "__iter__") and not hasattr(value, "columns")
     listed = listed and getattr(value, "ndim", 1) > 0
     return listed and not isinstance(value, (str, bytes, Mapping, Set))
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether data are texts with labels, and not rows."""
+    return is_column(data) and len(data) == 2 and all(map(is_column, data))
 
 
 def _paired(texts: Any, labels: Any, columns: Callable[[bool], tuple[str, str, str]]) -> list[dict[str, Any]]:
