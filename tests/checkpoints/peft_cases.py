@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from mask_loop import randomise
-from peft import PeftConfig, get_peft_model
+from peft import PeftConfig, PeftModel, get_peft_model
 from refusals import refused
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 import adapter_probe as ap
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
@@ -85,6 +85,19 @@ def write_adapter(
         biases = {name: t.contiguous() for name, t in stored if name.endswith("base_layer.bias")}
         save_file(load_file(weights) | biases, weights, {"format": "pt"})
     return folder
+
+
+def by_peft(folder: Path, base: Path, cls: type[PreTrainedModel] = AutoModelForCausalLM) -> PeftModel:
+    """PEFT's own model of a checkpoint."""
+    return PeftModel.from_pretrained(cls.from_pretrained(base), folder).eval()
+
+
+@torch.no_grad()
+def logits(model: torch.nn.Module, ids: torch.Tensor = IDS) -> torch.Tensor:
+    """By the model's own forward; a decoder behind an encoder reads the same tokens."""
+    ids = ids.to(next(model.parameters()).device)
+    more = {"decoder_input_ids": ids} if getattr(model.config, "is_encoder_decoder", False) else {}
+    return model(input_ids=ids, **more).logits.cpu()
 
 
 def refusals(folder: Path, base: Path | None = None) -> list[str]:

@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import peft_cases
 import pytest
 import torch
 from changed_files import edit, retensor
 from mask_loop import randomise
-from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, refusals, write_adapter, write_base
+from peft import LoraConfig, get_peft_model
+from peft_cases import refusals, write_adapter, write_base
 from refusals import names, refused
 from safetensors.torch import load_file
 from tiers import slow_unless
@@ -40,9 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(folder: Path, base: Path | None = None, **named: str) -> torch.Tensor:
-    model = ap.open(folder, base=base, **named).base
-    with torch.no_grad():
-        return model(input_ids=IDS.to(model.device)).logits.cpu()
+    return peft_cases.logits(ap.open(folder, base=base, **named).base)
 
 
 def notes(folder: Path) -> list[str]:
@@ -113,8 +112,7 @@ def pissa(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, t
     randomise(model)
     for name in ("", "pissa_backup", "checkpoint-5"):
         save(place / "run" / name)
-    with torch.no_grad():
-        right = model.eval()(input_ids=IDS).logits
+    right = peft_cases.logits(model.eval())
     start = str(place / "run" / "pissa_init")
     save(place / "run" / "pissa_converted", "pissa", path_initial_model_for_weight_conversion=start)
     shutil.copytree(made / "llama", place / "residual")
@@ -136,8 +134,7 @@ def test_what_belongs_to_the_base_opens(pissa, made: Path):
     assert torch.allclose(logits(place / "run" / "pissa_converted"), right, atol=1e-5)
     assert torch.allclose(logits(place / "run", place / "residual"), right, atol=1e-5)
     start = logits(place / "residual" / "pissa_init", place / "residual")
-    with torch.no_grad():
-        bare = AutoModelForCausalLM.from_pretrained(made / "llama")(input_ids=IDS).logits
+    bare = peft_cases.logits(AutoModelForCausalLM.from_pretrained(made / "llama"))
     assert torch.allclose(start, bare, atol=1e-5)  # before any training it is the base
 
 
@@ -186,10 +183,7 @@ def test_names_with_wrappers(case: str, made: Path, tmp_path: Path):
     assert torch.equal(logits(folder), logits(made / "one"))
     for strength in (None, 1.0) if "," in wrapper else ():  # the names are the same whoever wraps
         ap.convert(folder, tmp_path / str(strength), "peft", strength=strength)
-        bare = AutoModelForCausalLM.from_pretrained(made / "llama")
-        theirs = PeftModel.from_pretrained(bare, tmp_path / str(strength))
-        with torch.no_grad():
-            found = theirs(input_ids=IDS.to(theirs.device)).logits.cpu()
+        found = peft_cases.logits(peft_cases.by_peft(tmp_path / str(strength), made / "llama"))
         assert torch.allclose(found, logits(made / "one"), atol=1e-6)
 
 

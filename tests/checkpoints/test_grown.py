@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import peft_cases
 import pytest
 import torch
 from changed_files import retensor
@@ -57,13 +58,7 @@ def trained(folder: Path, base: Path, cls: type = AutoModelForCausalLM, save="au
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:
-    more = (
-        {"decoder_input_ids": IDS}
-        if getattr(model, "config", None) and model.config.is_encoder_decoder
-        else {}
-    )
-    with torch.no_grad():
-        return model(input_ids=IDS, **more).logits
+    return peft_cases.logits(model, IDS)
 
 
 CASES = {

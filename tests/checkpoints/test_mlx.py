@@ -21,7 +21,7 @@ from refusals import names, naming, refuses
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-import adapter_probe
+import adapter_probe as ap
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError
@@ -96,7 +96,7 @@ def test_the_change_is_that_of_the_closed_form(dora, base, tmp_path):
 def test_an_ablation_switches_the_layers_off_one_by_one(base, tmp_path):
     tensors = write(tmp_path / "adapters", base)
     rows = written(tmp_path, [ROW])
-    study = adapter_probe.ablate(
+    study = ap.ablate(
         tmp_path / "adapters", data=rows, metric="nll", precision="float64", spans="single", progress=False
     )
     tokens = open_any(tmp_path / "adapters").tokenizer.encode("a b c d", return_tensors="pt")
@@ -119,14 +119,14 @@ def test_an_ablation_switches_the_layers_off_one_by_one(base, tmp_path):
 
 def test_it_is_inspected_converted_and_pruned_like_one_of_peft(base, tmp_path):
     write(tmp_path / "adapters", base)
-    found = adapter_probe.inspect(tmp_path / "adapters")
+    found = ap.inspect(tmp_path / "adapters")
     assert names(found["notes"][0], "MLX-LM", "rank 2", "scale 5", "layers 1-2")
     assert found["method"]["kinds"] == ["lora"]
-    adapter_probe.convert(tmp_path / "adapters", tmp_path / "peft", to="peft")
+    ap.convert(tmp_path / "adapters", tmp_path / "peft", to="peft")
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "peft").eval()
     torch.testing.assert_close(theirs(IDS).logits.double(), logits(tmp_path / "adapters"), rtol=0, atol=1e-4)
     rows = written(tmp_path, [ROW])
-    adapter_probe.prune(tmp_path / "adapters", out=tmp_path / "less", span=1, data=rows, progress=False)
+    ap.prune(tmp_path / "adapters", out=tmp_path / "less", span=1, data=rows, progress=False)
     left = {name.split(".")[4] for name in load_file(tmp_path / "less" / "adapter_model.safetensors")}
     assert left == {"2"}
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_translated_is_one_line(document, tensor, message, base, 
 def test_adapters_of_mlx_vlm_and_on_bases_of_mlx_are_one_line(base, tmp_path):
     write(tmp_path / "adapters", base)
     (tmp_path / "adapters" / "adapter_config.json").write_text('{"rank": 10, "alpha": 0.1, "dropout": 0.0}')
-    refuses(CheckpointError, ("MLX-VLM",), adapter_probe.inspect, tmp_path / "adapters")
+    refuses(CheckpointError, ("MLX-VLM",), ap.inspect, tmp_path / "adapters")
     quantised = shutil.copytree(base, tmp_path / "quantised")
     edit(quantised / "config.json", quantization={"bits": 4, "group_size": 64})
     write(tmp_path / "on-quantised", quantised)

@@ -19,7 +19,7 @@ import torch
 import transformers
 from changed_files import edit, retensor
 from peft import LoraConfig, PeftModel
-from peft_cases import IDS, refusals, small_config, write_adapter, write_base
+from peft_cases import by_peft, logits, refusals, small_config, write_adapter, write_base
 from peft_folders import T5, saved
 from refusals import names, refused
 from safetensors.torch import load_file, save_file
@@ -63,19 +63,16 @@ def refusal(folder: Path, base: str | None = None) -> str:
 def test_a_head_with_a_tuner_in_it_is_the_bases(tmp_path: Path):
     targets = ["q", "classification_head.dense"]
     folder = saved(tmp_path, "t5", T5 | {"num_labels": 2}, "SEQ_CLS", targets)
-    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
-    ids = torch.tensor([[5, 6, 7, base.config.eos_token_id]])
-    with torch.no_grad():
-        own = PeftModel.from_pretrained(base, folder).eval()(input_ids=ids).logits
-        assert torch.equal(open_with_peft(folder).model(input_ids=ids).logits, own)
+    own = by_peft(folder, tmp_path / "base", AutoModelForSequenceClassification)
+    ids = torch.tensor([[5, 6, 7, own.config.eos_token_id]])
+    assert torch.equal(logits(open_with_peft(folder).model, ids), logits(own, ids))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_precision_of_weights_and_outputs(made: Path, dtype):
     opened = open_with_peft(made / "lora", load=partial(load_any_base, dtype=dtype))
     assert {p.dtype for p in opened.model.parameters()} == {dtype}
-    exact = open_with_peft(made / "lora").model(input_ids=IDS).logits.detach()
-    out = opened.model(input_ids=IDS).logits.detach()
+    exact, out = logits(open_with_peft(made / "lora").model), logits(opened.model)
     assert out.dtype == dtype
     assert torch.allclose(out.float(), exact, atol=1e-5 if dtype == torch.float64 else 0.3)
 
@@ -99,7 +96,7 @@ def test_a_field_of_no_peft_is_noted_where_no_version_is_recorded(copied):
     plain = open_with_peft(folder)
     opened = open_with_peft(edit(folder, peft_version=None, trained_on="my data", seed=3))
     assert any(names(note, "trained_on, seed") for note in opened.notes)
-    assert torch.equal(opened.model(input_ids=IDS).logits, plain.model(input_ids=IDS).logits)
+    assert torch.equal(logits(opened.model), logits(plain.model))
     assert "trained_on" in refusal(edit(folder, peft_version="0.99"))
 
 
@@ -129,13 +126,11 @@ def test_every_setting_of_pefts_lora_is_obeyed_or_refused(copied, made: Path):
             (folder / CONFIG).write_text(json.dumps({**document, field: value}))
             tried += 1
             try:
-                ours = open_with_peft(folder).model(input_ids=IDS).logits
+                ours = logits(open_with_peft(folder).model)
             except AdapterProbeError as error:
                 several += "\n" in str(error)
                 continue
-            base = AutoModelForCausalLM.from_pretrained(made / "llama")
-            theirs = PeftModel.from_pretrained(base, folder).eval()(input_ids=IDS).logits
-            assert torch.allclose(ours, theirs, atol=1e-5), (field, value)
+            assert torch.allclose(ours, logits(by_peft(folder, made / "llama")), atol=1e-5), (field, value)
     assert tried > 50
     assert several == 0  # lines in a message
 
@@ -208,10 +203,7 @@ def test_an_adapter_of_the_text_class_on_a_folder_of_texts_and_images(kind, whol
     theirs = PeftModel.from_pretrained(own_text(), tmp_path / "lora").eval()
     opened = open_with_peft(tmp_path / "lora", str(base))
     assert type(opened.model.get_base_model()) is cls
-    with torch.no_grad():
-        torch.testing.assert_close(
-            opened.model(input_ids=IDS).logits, theirs(input_ids=IDS).logits, atol=1e-5, rtol=0
-        )
+    torch.testing.assert_close(logits(opened.model), logits(theirs), atol=1e-5, rtol=0)
 
 
 def test_a_pooler_that_the_training_drew_is_lost_and_the_ways_out_are_named(tmp_path: Path):
@@ -245,8 +237,7 @@ def test_code_beside_a_base_is_never_run(made: Path, tmp_path: Path, name: str):
     (base / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     if name == "llama":
         opened = open_with_peft(made / "lora", str(base))
-        plain = open_with_peft(made / "lora")
-        assert torch.equal(opened.model(input_ids=IDS).logits, plain.model(input_ids=IDS).logits)
+        assert torch.equal(logits(opened.model), logits(open_with_peft(made / "lora").model))
         assert any(names(note, "evil.M", "never run", "llama") for note in opened.notes)
         assert inspect(made / "lora", base=base)["notes"] == list(opened.notes)
     else:
@@ -297,11 +288,7 @@ def test_the_base_says_what_it_is_for_where_the_task_type_does_not(case: tuple, 
     config = LoraConfig(r=4, target_modules=targets, modules_to_save=whole)
     folder = edit(write_adapter(tmp_path / "a", place, own, config), task_type=task, auto_mapping=None)
     opened = open_any(folder)
-    more = {"decoder_input_ids": IDS} if base in ("t5", "bart") else {}
-    theirs = PeftModel.from_pretrained(own.from_pretrained(place), write_plain(folder, tmp_path)).eval()
-    with torch.no_grad():
-        right = theirs(input_ids=IDS, **more).logits
-        assert torch.equal(opened.model(input_ids=IDS, **more).logits, right)
+    assert torch.equal(logits(opened.model), logits(by_peft(write_plain(folder, tmp_path), place, own)))
     said = [note for note in opened.notes if "task type" in note]
     assert len(said) == (task is not None)
     assert all(names(note, task, cls) for note in said)
@@ -333,7 +320,7 @@ def test_biases_that_an_older_peft_did_not_save(tmp_path: Path, monkeypatch):
     cls = transformers.BertForSequenceClassification
     config = LoraConfig(r=4, target_modules=["query"], task_type="SEQ_CLS", bias="lora_only")
     folder = write_adapter(tmp_path / "a", base, cls, config)
-    right = PeftModel.from_pretrained(cls.from_pretrained(base), folder).eval()(input_ids=IDS).logits
+    right = logits(by_peft(folder, base, cls))
     older = peft_loading.saved_tensors
 
     def saved_by_an_older(model):
@@ -341,7 +328,7 @@ def test_biases_that_an_older_peft_did_not_save(tmp_path: Path, monkeypatch):
 
     for saves in (older, saved_by_an_older):  # an older PEFT loads them, too
         monkeypatch.setattr(peft_loading, "saved_tensors", saves)
-        assert torch.equal(open_any(folder).model(input_ids=IDS).logits, right)
+        assert torch.equal(logits(open_any(folder).model), right)
     retensor(folder, lambda t: {name: one for name, one in t.items() if "base_layer.bias" not in name})
     for saves in (older, saved_by_an_older):
         monkeypatch.setattr(peft_loading, "saved_tensors", saves)
@@ -371,9 +358,7 @@ def test_adapters_of_experts_one_by_one_are_right_without_a_false_alarm(tmp_path
     fields["target_modules"] = ["gate_proj", "up_proj", "down_proj"]
     (tmp_path / "a" / CONFIG).write_text(json.dumps({**fields, "base_model_name_or_path": str(base)}))
     opened = open_any(tmp_path / "a")
-    with torch.no_grad():
-        found, right = opened.model(input_ids=IDS).logits, merged(input_ids=IDS).logits
-    assert torch.allclose(found, right, atol=1e-5)
+    assert torch.allclose(logits(opened.model), logits(merged), atol=1e-5)
     assert inspect(tmp_path / "a")["notes"] == list(opened.notes) == []
 
 

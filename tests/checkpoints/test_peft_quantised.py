@@ -11,7 +11,7 @@ import pytest
 import torch
 from mask_loop import over_variants, randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, write_adapter, write_base
+from peft_cases import IDS, logits, write_adapter, write_base
 from peft_folders import written
 from refusals import names, naming, refuses
 from scorer import Scorer
@@ -24,7 +24,7 @@ from transformers import (
 )
 from where import DEVICE
 
-import adapter_probe
+import adapter_probe as ap
 from adapter_probe.checkpoints.base import load_without_weights
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, contents_of
 from adapter_probe.checkpoints.opening import open_any
@@ -83,11 +83,10 @@ def test_as_they_are(name, made):
     assert opened.alone == (name == "int8")
     base = AutoModelForCausalLM.from_pretrained(made / name, dtype=torch.float32)
     theirs = PeftModel.from_pretrained(base, made / "lora").eval()
-    with torch.no_grad():
-        ours, right = opened.model(input_ids=IDS[:1]).logits, theirs(input_ids=IDS[:1]).logits
-        assert torch.equal(ours, right)
-        full = open_any(made / "lora", str(made / "full")).model(input_ids=IDS[:1]).logits
-        assert not torch.allclose(ours, full, atol=1e-3), "the quantised base is another model"
+    ours = logits(opened.model, IDS[:1])
+    assert torch.equal(ours, logits(theirs, IDS[:1]))
+    full = logits(open_any(made / "lora", str(made / "full")).model, IDS[:1])
+    assert not torch.allclose(ours, full, atol=1e-3), "the quantised base is another model"
     layers = [type(module).__module__ for module in opened.model.get_base_model().modules()]
     assert any(name.startswith("bitsandbytes.nn") for name in layers)
 
@@ -174,7 +173,7 @@ def test_every_span_is_that_of_a_loop_with_pefts_switches(name, dtype, exact, ma
     assert base.get_input_embeddings().weight.dtype == dtype
     model = PeftModel.from_pretrained(base, made / "lora", autocast_adapter_dtype=False).eval()
     precision = str(dtype).removeprefix("torch.")
-    study = adapter_probe.ablate(
+    study = ap.ablate(
         made / "lora", base=tmp_path / "base", data=written(tmp_path, PAIRS), precision=precision,
         out=tmp_path / "out", progress=False,
     )  # fmt: skip
@@ -191,14 +190,12 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
     asked = [{"question": f"w1 w{n} w3", "choices": ["w4", "w5 w6"], "answer": 0} for n in (7, 8, 9)]
     rows = written(tmp_path, asked)
     with pytest.raises(ModelError, match=naming("llm_int8_threshold")):
-        adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
-    study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
+        ap.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
+    study = ap.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
     assert len(study.spans) == 6
     assert "bitsandbytes" in study.summary.base_weights
     assert study.record.created_with["bitsandbytes"] == version("bitsandbytes")
-    whole = adapter_probe.ablate(
-        made / "lora", base=made / "int8", dequantise=True, data=rows, out=tmp_path / "eight"
-    )
+    whole = ap.ablate(made / "lora", base=made / "int8", dequantise=True, data=rows, out=tmp_path / "eight")
     assert len(whole.spans) == 6
     assert names(whole.summary.base_weights, "dequantised")
 
@@ -210,8 +207,8 @@ def test_it_is_pruned_on_the_base_that_it_is_measured_on(settings, made, tmp_pat
     tokenizer = AutoTokenizer.from_pretrained(made / "fp4", eos_token="[SEP]")
     tokenizer.save_pretrained(made / "fp4")
     given = {"base": made / "fp4", "data": written(tmp_path, rows), "progress": False}
-    pruned = adapter_probe.prune(made / "lora", tmp_path / "out", span=0, **given, **settings)
-    study = adapter_probe.ablate(made / "lora", spans="single", **given, **settings, out=tmp_path / "study")
+    pruned = ap.prune(made / "lora", tmp_path / "out", span=0, **given, **settings)
+    study = ap.ablate(made / "lora", spans="single", **given, **settings, out=tmp_path / "study")
     assert (tmp_path / "out" / "adapter_config.json").is_file()
     assert pruned.score_after == study.spans["score"].iloc[0]
     assert pruned.strength == settings.get("strength", 0.0)
@@ -221,8 +218,8 @@ def test_directions_are_truncated_without_a_base_in_full(made, tmp_path):
     """As PEFT computes with the LoRA that `prune` writes, on the quantised base."""
     rows = [{"text": f"the cat saw {n * 'a '}dog"} for n in range(6)]
     given = {"base": made / "nf4", "data": written(tmp_path, rows), "progress": False}
-    study = adapter_probe.ranks(made / "lora", ranks=(2,), out=tmp_path / "study", **given)
-    adapter_probe.prune(made / "lora", tmp_path / "out", rank=2, **given)
-    whole = adapter_probe.ablate(tmp_path / "out", spans="whole", out=tmp_path / "cut", **given)
+    study = ap.ranks(made / "lora", ranks=(2,), out=tmp_path / "study", **given)
+    ap.prune(made / "lora", tmp_path / "out", rank=2, **given)
+    whole = ap.ablate(tmp_path / "out", spans="whole", out=tmp_path / "cut", **given)
     assert study.table["score"].iloc[0] == pytest.approx(whole.summary.intact_score, rel=1e-5)
     assert study.table["score"].iloc[0] != study.table["score"].iloc[1]

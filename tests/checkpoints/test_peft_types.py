@@ -9,13 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import peft
+import peft_cases
 import pytest
 import torch
 from changed_files import edit
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 from mask_loop import with_lora
-from peft import LoraConfig, PeftModel
-from peft_cases import IDS, write_adapter, write_base
+from peft import LoraConfig
+from peft_cases import by_peft, write_adapter, write_base
 from refusals import names
 from tiers import slow_unless
 from tokenizers import processors
@@ -32,7 +33,7 @@ from transformers import (
 )
 from tuners import TUNERS, TWO, L, newer
 
-import adapter_probe
+import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_rewriting import write_without
 
@@ -115,8 +116,8 @@ def logits(model: torch.nn.Module, tuner: str = "") -> torch.Tensor:
     """In float64, which the model stays in."""
     to_float64(model)
     # PEFT computes FourierFT in float32 whatever the weights are.
-    with torch.no_grad(), nullcontext() if "fourierft" in tuner else Float64():
-        return model(input_ids=IDS).logits
+    with nullcontext() if "fourierft" in tuner else Float64():
+        return peft_cases.logits(model)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -126,7 +127,7 @@ def test_logits_are_pefts(case: str, base_of_family, tmp_path: Path):
     base, config.task_type = base_of_family(family), "CAUSAL_LM"
     folder = write_adapter(tmp_path, base, AutoModelForCausalLM, config)
     torch.manual_seed(77)
-    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval()
+    theirs = by_peft(folder, base)
     torch.manual_seed(78)
     opened = open_any(folder)
     assert opened.description.task.kind == "causal"
@@ -137,8 +138,7 @@ def test_logits_are_pefts(case: str, base_of_family, tmp_path: Path):
 
 def test_the_class_tells_the_task_where_no_task_type_does(base_of_family, tmp_path: Path):
     folder = write_adapter(tmp_path, base_of_family("llama"), AutoModelForCausalLM, lora(target_modules=L))
-    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_of_family("llama")), folder)
-    assert_close_in_float64(logits(open_any(folder).model), logits(theirs.eval()))
+    assert_close_in_float64(logits(open_any(folder).model), logits(by_peft(folder, base_of_family("llama"))))
 
 
 def test_a_tokenizer_that_was_saved_with_the_adapter(base_of_family, tmp_path: Path):
@@ -182,11 +182,11 @@ def classifier_on(base: Path) -> peft.PeftModel:
 
 def assert_opened_as_trained(
     folder: Path, base: Path, model: peft.PeftModel, tokenizer: PreTrainedTokenizerFast
-) -> adapter_probe.Model:
+) -> ap.Model:
     """What is opened has the logits of the model that was saved."""
     with torch.no_grad():
         expected = model.eval()(input_ids=torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])).logits
-    opened = adapter_probe.open(folder, base=base, device="cpu")
+    opened = ap.open(folder, base=base, device="cpu")
     assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)
     return opened
 

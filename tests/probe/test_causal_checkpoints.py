@@ -18,7 +18,7 @@ from scorer import Scorer
 from tiers import slow_unless
 from transformers import AutoTokenizer
 
-import adapter_probe
+import adapter_probe as ap
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.spans import Span
 from adapter_probe.studies.prune import prune
@@ -76,13 +76,11 @@ def pefts(checkpoint: Path) -> Scorer:
 
 
 @pytest.fixture(scope="module")
-def ablated(
-    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., adapter_probe.Ablation]:
-    def run(rows: list[dict], **options: object) -> adapter_probe.Ablation:
+def ablated(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ap.Ablation]:
+    def run(rows: list[dict], **options: object) -> ap.Ablation:
         folder = tmp_path_factory.mktemp("run")
         data = written(folder, rows)
-        return adapter_probe.ablate(checkpoint, data=data, out=folder / "out", progress=False, **options)
+        return ap.ablate(checkpoint, data=data, out=folder / "out", progress=False, **options)
 
     return run
 
@@ -104,11 +102,11 @@ def test_log_likelihoods_of_other_families_are_pefts(kind: str, tmp_path: Path):
     texts = [{"text": "a text, ab ab"}, {"text": "ab c"}, {"text": "cab ab é"}]
     for number, rows in enumerate((texts, CHOICES[:3])):
         data, out = written(tmp_path, rows), tmp_path / str(number)
-        study = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False)
+        study = ap.ablate(checkpoint, data=data, out=out, progress=False)
         assert_pefts(study, rows, checkpoint)
 
 
-def assert_pefts(study: adapter_probe.Ablation, rows: list[dict], checkpoint: Path) -> None:
+def assert_pefts(study: ap.Ablation, rows: list[dict], checkpoint: Path) -> None:
     scorer, results = pefts(checkpoint), study.results
     variants = over_variants(scorer.model, study, lambda: [scorer.sums(row) for row in rows])
     for wanted, found in zip(variants, results.outputs):
@@ -148,7 +146,7 @@ def test_without_a_start_texts_are_scored_from_their_second_token(checkpoint, tm
     rows, scorer = [{"text": "a text as long as is read"}, {"text": "ab c"}], pefts(checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(base)
     data = written(tmp_path, rows)
-    study = adapter_probe.ablate(checkpoint, base=base, data=data, spans="single", out=tmp_path / "out")
+    study = ap.ablate(checkpoint, base=base, data=data, spans="single", out=tmp_path / "out")
     ids = [tokenizer.encode(row["text"]) for row in rows]
     nats = -sum(scorer.likelihood(own[:1], own[1:]) for own in ids)
     n_bytes = sum(len(row["text"].encode()) for row in rows)
@@ -182,7 +180,7 @@ def test_groups_of_the_data_are_kept(ablated):
         assert found.delta_points == pytest.approx(100 * (own[off[found.variant]] - own[0]))
     assert list(groups["variant"][:2]) == ["intact", "all off"]
     assert study.summary.groups["a/0"].removed_score == right[off["all off"], [0, 2]].mean()
-    pd.testing.assert_frame_equal(adapter_probe.load(study.folder).groups, groups, check_dtype=False)
+    pd.testing.assert_frame_equal(ap.load(study.folder).groups, groups, check_dtype=False)
 
 
 def test_suffixes_in_bfloat16(checkpoint, ablated):
@@ -198,7 +196,7 @@ def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):
     refuses(DataError, ("'nll'", "'choice'"), ablated, CHOICES, metric="nll")
     refuses(DataError, ("'mcc'", "causal"), ablated, CHOICES, metric="mcc")
     with pytest.raises(CheckpointError, match=naming("data=FILE")):
-        adapter_probe.ablate(checkpoint, out=tmp_path / "out", progress=False)
+        ap.ablate(checkpoint, out=tmp_path / "out", progress=False)
 
 
 @pytest.mark.slow
@@ -219,5 +217,5 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     assert given.score_after == pytest.approx(row["score"], rel=ROUNDING)
     assert given.delta_points == pytest.approx(row["delta_points"], abs=1e-3)
     assert (tmp_path / "q" / "adapter_config.json").exists()  # PEFT's, as it was, which remembers no data
-    again = adapter_probe.ablate(tmp_path / "q", data=data, progress=False)
+    again = ap.ablate(tmp_path / "q", data=data, progress=False)
     assert again.summary.intact_score == pytest.approx(row["score"], rel=ROUNDING)

@@ -13,10 +13,10 @@ import torch
 import tuners
 from byte_tokenizer import byte_tokenizer
 from mask_loop import switched
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
-from peft_cases import IDS, write_adapter, write_base
+from peft_cases import IDS, by_peft, write_adapter, write_base
 from peft_folders import written
 from refusals import naming, refuses
 from safetensors.torch import load_file
@@ -80,18 +80,14 @@ def prune(checkpoint: Path, span: Span, out: Path, strength: float = 0.0) -> Pru
     return prune_checkpoint(request, checkpoint, span, out)
 
 
-def by_peft(base: Path, checkpoint: Path) -> PeftModel:
-    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), checkpoint).eval()
-
-
 @torch.no_grad()
 def assert_equal(base: Path, checkpoint: Path, out: Path, change: Callable, within: float = 0.0) -> None:
     """PEFT's models of both have the same logits once `change` was made to the first one's layers."""
-    whole = by_peft(base, checkpoint)
+    whole = by_peft(checkpoint, base)
     intact, model = whole(IDS).logits, whole.get_base_model()
     change(model.model.layers if hasattr(model, "model") else model.transformer.h)
     expected = whole(IDS).logits
-    torch.testing.assert_close(by_peft(base, out)(IDS).logits, expected, rtol=0, atol=within)
+    torch.testing.assert_close(by_peft(out, base)(IDS).logits, expected, rtol=0, atol=within)
     assert (intact - expected).abs().max() > 1e-3
 
 
@@ -123,7 +119,7 @@ def test_trained_biases_stay(bias: str, tmp_path: Path):
     config.task_type = "CAUSAL_LM"
     checkpoint = write_adapter(tmp_path / "adapter", place, AutoModelForCausalLM, config)
     prune(checkpoint, Span(1, 1), tmp_path / "out")
-    whole = by_peft(place, checkpoint)
+    whole = by_peft(checkpoint, place)
     assert saved_tensors(whole).keys() == load_file(checkpoint / "adapter_model.safetensors").keys()
     base = AutoModelForCausalLM.from_pretrained(place)
     trained = whole.get_base_model().transformer.h[1].attn.c_attn.base_layer.bias
@@ -218,7 +214,7 @@ def test_without_any_adapter_the_model_itself_is_left(name: str, made: Made, bas
     assert pruned.adapters_after == 0
     assert not (tmp_path / "out" / "adapter_config.json").exists()
     left = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
-    with torch.no_grad(), by_peft(base, checkpoint).disable_adapter():
+    with torch.no_grad(), by_peft(checkpoint, base).disable_adapter():
         assert torch.equal(left(IDS).logits, AutoModelForCausalLM.from_pretrained(base).eval()(IDS).logits)
 
 

@@ -20,7 +20,7 @@ from refusals import naming
 from tiers import on_processor
 from transformers import T5Config, T5ForConditionalGeneration
 
-import adapter_probe
+import adapter_probe as ap
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.replay.decoding import not_followed
 
@@ -57,7 +57,7 @@ def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_p
         "data": written(tmp_path, rows), "generate": True, "max_new_tokens": NEW, "until": [end],
         "precision": "float64", "progress": False, "out": tmp_path / "out",
     }  # fmt: skip
-    study = adapter_probe.ablate(checkpoint, **asked, metric="contains")
+    study = ap.ablate(checkpoint, **asked, metric="contains")
     accepted = [row.get("answers") or [row["answer"]] for row in rows]
     variants = over_variants(model, study, lambda: own_texts(model, tokenizer, PROMPTS, end))
     for variant, (name, expected) in enumerate(zip(study.results.row_names, variants)):
@@ -72,20 +72,18 @@ def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_p
     lines = (tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8")
     part = next((tmp_path / "out" / "parts").glob("*"))
     part.unlink()
-    again = adapter_probe.ablate(checkpoint, **asked, metric="contains")
+    again = ap.ablate(checkpoint, **asked, metric="contains")
     assert (tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8") == lines
     stamp = next((tmp_path / "out" / "parts").glob("*")).stat().st_mtime_ns
-    page = adapter_probe.report(
-        tmp_path / "out", out=tmp_path / "page.html", examples=True, data=asked["data"]
-    )
+    page = ap.report(tmp_path / "out", out=tmp_path / "page.html", examples=True, data=asked["data"])
     flipped = (again.results.are_right != again.results.are_right[0]).any(axis=0)
     found = re.search(r'"numbers":(\[[^\]]*\])', page.path.read_text(encoding="utf-8"))
     assert json.loads(found[1]) == (1 + np.flatnonzero(flipped)).tolist()
     assert flipped.any()
-    exact = adapter_probe.ablate(checkpoint, **asked, metric="exact_match")
+    exact = ap.ablate(checkpoint, **asked, metric="exact_match")
     assert exact.results.metric == "text_match"
     assert next((tmp_path / "out" / "parts").glob("*")).stat().st_mtime_ns == stamp
-    assert adapter_probe.load(tmp_path / "out").texts["text"].tolist() == again.texts["text"].tolist()
+    assert ap.load(tmp_path / "out").texts["text"].tolist() == again.texts["text"].tolist()
 
 
 @pytest.mark.slow
@@ -103,7 +101,7 @@ def test_an_encoder_decoder_writes_what_its_own_generate_writes(tmp_path):
     def length(answers: list[list[str]], texts: list[str]) -> list[int]:
         return list(map(len, texts))
 
-    study = adapter_probe.ablate(
+    study = ap.ablate(
         model, data=data, tokenizer=tokenizer, generate=True, max_new_tokens=NEW, metric=length,
         spans="whole", precision="float64", progress=False,
     )  # fmt: skip
@@ -146,7 +144,7 @@ def test_refusals(rows, asked, named, checkpoint, tmp_path):
     if asked.get("generate") is False:
         usual = {}
     with pytest.raises(DataError, match=naming(*named)):
-        adapter_probe.ablate(
+        ap.ablate(
             checkpoint, data=written(tmp_path, rows), progress=False, out=tmp_path / "out", **(usual | asked)
         )
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -156,12 +154,12 @@ def test_a_classifier_does_not_write(tmp_path):
     classifier = saved(tmp_path, "llama", KV | {"num_labels": 2}, "SEQ_CLS", ["q_proj"])
     rows = written(tmp_path, [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
     with pytest.raises(DataError, match=r"generate=True needs a language model.*classification"):
-        adapter_probe.ablate(classifier, data=rows, generate=True, progress=False)
+        ap.ablate(classifier, data=rows, generate=True, progress=False)
 
 
 def test_an_extractor_that_matches_nothing_is_said_in_words(checkpoint, tmp_path, capsys):
     rows = written(tmp_path, [{"prompt": "a", "answer": "b"}, {"prompt": "b", "answer": "b"}])
-    study = adapter_probe.ablate(
+    study = ap.ablate(
         checkpoint, data=rows, generate=True, max_new_tokens=2, extract="no such text", spans="whole",
         metric="contains", out=tmp_path / "out",
     )  # fmt: skip
@@ -175,10 +173,10 @@ def test_an_extractor_that_matches_nothing_is_said_in_words(checkpoint, tmp_path
 def test_pruning_within_a_tolerance_writes_as_the_ablation_did(checkpoint, tmp_path):
     rows = written(tmp_path, [{"prompt": prompt, "answer": "3"} for prompt in PROMPTS])
     asked = {"data": rows, "progress": False}
-    study = adapter_probe.ablate(
+    study = ap.ablate(
         checkpoint, generate=True, max_new_tokens=NEW, metric="contains", out=tmp_path / "out", **asked
     )
-    pruned = adapter_probe.prune(checkpoint, within=100, ablation=study, out=tmp_path / "smaller", **asked)
+    pruned = ap.prune(checkpoint, within=100, ablation=study, out=tmp_path / "smaller", **asked)
     assert (pruned.metric, pruned.n_examples) == ("contains", len(PROMPTS) - pruned.n_examples_chosen_on)
 
 
@@ -264,9 +262,9 @@ def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, t
     }  # fmt: skip
     if "own generate" in verdict:
         with pytest.raises(AdapterProbeError, match=verdict):
-            adapter_probe.ablate(folder / checkpoint.name, **asked)
+            ap.ablate(folder / checkpoint.name, **asked)
         return
-    study = adapter_probe.ablate(folder / checkpoint.name, **asked)
+    study = ap.ablate(folder / checkpoint.name, **asked)
     texts = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
     if verdict == OBEYED:
         assert texts == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM"), tokenizer, PROMPTS)
@@ -278,4 +276,4 @@ def test_every_setting_of_writing_is_obeyed_named_or_refused(case, checkpoint, t
     if case in ("stop strings", "no_repeat_ngram_size"):
         edit(path, stop_strings=["other"])  # which belongs to the study, whether there was one before or none
         with pytest.raises(AdapterProbeError, match=naming(str(tmp_path / "out"), "stop_strings", "other")):
-            adapter_probe.ablate(folder / checkpoint.name, **asked)
+            ap.ablate(folder / checkpoint.name, **asked)

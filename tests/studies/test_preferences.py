@@ -15,7 +15,7 @@ from peft import LoraConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_folders import KV, TOKENIZER, reference, saved, written
 from refusals import naming, refuses
-from scorer import likelihood
+from scorer import likelihood, n_alike
 
 import adapter_probe as ap
 from adapter_probe.studies.trainer_preferences import _preferences_of, preferences_of
@@ -95,10 +95,7 @@ def likelihoods(model: torch.nn.Module, rows: list[dict[str, Any]]) -> np.ndarra
     found = []
     for row in rows:
         prompt, both = whole(row)
-        begin = min(
-            next((i for i, pair in enumerate(zip(prompt, one)) if pair[0] != pair[1]), len(prompt))
-            for one in both
-        )
+        begin = min(n_alike(prompt, one) for one in both)
         found.append([likelihood(model, one[:begin], one[begin:]) for one in both])
     return np.array(found)
 

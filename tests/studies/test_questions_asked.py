@@ -12,7 +12,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from peft_folders import KV, reference, saved, written
-from scorer import likelihood
+from scorer import likelihood, n_alike
 from typer.testing import CliRunner
 
 import adapter_probe as ap
@@ -40,10 +40,7 @@ def after(model: torch.nn.Module, prompt: str, answer: str, other: str | None = 
     """The log-likelihood of an answer from where the tokens of both differ from the prompt's."""
     whole, before = ids(prompt + answer), ids(prompt)
     beside = whole if other is None else ids(prompt + other)
-    same = min(
-        next((n for n, pair in enumerate(zip(before, one)) if pair[0] != pair[1]), len(before))
-        for one in (whole, beside)
-    )
+    same = min(n_alike(before, one) for one in (whole, beside))
     return likelihood(model, whole[:same], whole[same:])
 
 
