@@ -66,7 +66,8 @@ class Pack:
         width: positions of the row; what follows the last text belongs to none.
         shapes: of the outputs of each length without the copies' axis, once they are known.
         one: inputs and calls for the position of each text that the head reads, see `Replay.one_position`.
-        is_tried: whether the outputs from that position were compared with those of all positions.
+        is_tried: whether the outputs from that position were compared with those of all positions, here or
+            for an earlier batch of such lengths.
     """
 
     inputs: Sequence[Inputs]
@@ -193,7 +194,7 @@ class WithinTexts:
         at: the positions that are read of each text, where the others need not be computed.
         folds: keys and values that are folded where `at` is given; None for none.
         is_blank: whether positions that are not read are NaN, see `Walk`.
-        attend: what attends within texts of one length.
+        attend: what attends within texts of one length, as `attend_in_rows` does.
         seen: keys and values of every call, while `notes` is true.
         calls: how often attention was called.
     """
@@ -203,7 +204,7 @@ class WithinTexts:
         self.at: Where | None = None
         self.folds: Folds | None = None
         self.is_blank = True
-        self.attend: Callable[..., Tensor] = ATTENTION
+        self.attend: Callable[..., Tensor] = attend_in_rows
         self.seen: list[tuple[Tensor, Tensor]] = []
         self.notes = False
         self.calls = 0
@@ -229,9 +230,9 @@ class WithinTexts:
         n, heads = query.shape[:2]
         out = query.new_empty(n, self._width, heads, value.shape[-1])
         out[:, self._groups[-1].stop :] = 0
+        states = [x.transpose(1, 2) for x in (query, key, value)]  # [n, width, heads, head width]
         for group in self._groups:
-            # [n, heads, width, head width] -> [n * texts, heads, length, head width]
-            q, k, v = (_texts_of(x, group) for x in (query, key, value))
+            q, k, v = (_texts_of(x, group) for x in states)
             own = self.attend(q, k, v, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             out[:, group.start : group.stop] = own.transpose(1, 2).reshape(n, -1, heads, own.shape[-1])
         return out.transpose(1, 2)
@@ -251,7 +252,7 @@ class WithinTexts:
             how: dict[str, Any] = {"scale": scale, "enable_gqa": key.shape[1] != heads}
             each = []
             for group, q in zip(self._groups, asked.split([group.n for group in self._groups], dim=1)):
-                k, v = _texts_of(key, group), _texts_of(value, group)
+                k, v = (_texts_of(x.transpose(1, 2), group).flatten(0, 1) for x in (key, value))
                 own = self.attend(q.flatten(0, 1)[:, :, None], k, v, None, 0.0, False, **how)
                 each.append(own[:, :, 0].unflatten(0, (n, group.n)))
             found = torch.cat(each, dim=1)
@@ -263,9 +264,17 @@ class WithinTexts:
 
 
 def _texts_of(x: Tensor, group: Group) -> Tensor:
-    """``[n, heads, width, head width]`` to ``[n * texts, heads, length, head width]``."""
-    own = x.transpose(1, 2)[:, group.start : group.stop]
-    return own.reshape(-1, group.length, *own.shape[2:]).transpose(1, 2)
+    """``[n, width, heads, head width]`` to ``[n, texts, heads, length, head width]``."""
+    own = x[:, group.start : group.stop].unflatten(1, (group.n, group.length))
+    return own.transpose(2, 3)
+
+
+def attend_in_rows(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """PyTorch's attention of ``[n, texts, heads, length, width]``, as ``[n * texts, heads, ...]``."""
+    states = [query, key, value]
+    if query.dim() > 4:
+        states = [x.transpose(2, 3).flatten(0, 1).transpose(1, 2) for x in states]
+    return ATTENTION(*states, *args, **kwargs)
 
 
 def refuse_mixing(layers: Sequence[Layer], recorded: Recorded, found: Pack) -> None:

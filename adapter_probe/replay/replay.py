@@ -22,13 +22,12 @@ from adapter_probe.device import is_out_of_memory, threads_for_few_rows
 from adapter_probe.errors import ModelError
 from adapter_probe.units import Unit
 
-from .attention import ATTENTION
 from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
 from .folding import Folds
 from .last import Where, first_position, only_positions, spared_positions
 from .layer_plans import fed_by_maps, find_plan, form_of, keep_exact, whole_of
-from .packing import Pack, last_folds, pack, refuse_mixing
+from .packing import Pack, attend_in_rows, last_folds, pack, refuse_mixing
 from .recording import Call, Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers, in_calls, sites_of
@@ -71,7 +70,7 @@ class Replay:
         layers: the layer of every call.
         has_adapter: bool ``[columns]``.
         fed_by: linear maps whose result only one of the modules that got another forward reads.
-        attend: PyTorch's attention, or what is faster, for texts of several lengths.
+        attend: attention within texts of several lengths, see `packing.attend_in_rows`, or what is faster.
         packs: whether texts of several lengths may share a row, as far as `find_packing` found out.
         pads: whether texts may be padded, as far as `find_padding` found out.
 
@@ -103,7 +102,7 @@ class Replay:
         # The names of layers, and of the modules in them that got other forwards.
         self._faster: list[tuple[str, str]] = []
         self.fed_by: dict[nn.Module, nn.Module] = {}
-        self.attend: Callable[..., Tensor] = ATTENTION
+        self.attend: Callable[..., Tensor] = attend_in_rows
         with self.kept(), refused(preparing=True):
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure
@@ -385,7 +384,7 @@ class Replay:
                 each = [self._recorded(own, read, due and own is inputs[-1]) for own in inputs]
                 calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
                 recorded, row = pack(inputs, calls, axes, self._structure)
-                row.one = self._at_one_position(inputs)
+                row.one, row.is_tried = self._at_one_position(inputs), self.packs and not due
                 row.attention.attend = self.attend
                 walk = Walk(
                     self, self._runner, self._structure, inputs[0], recorded, read, rows, each_pass, pack=row

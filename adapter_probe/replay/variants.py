@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import cycle
 from typing import Any
 
@@ -32,6 +33,7 @@ from .two_weights import TwoWeights
 
 _FEW = 0.25  # of the rows, which a map may compute twice
 _MOST_BITS = 32  # sites whose states are one number
+_KEPT = 1024  # sets of rows whose equal ones are known
 _COST_OF_COPIES = 0.04  # of a layer's products, measured on LoRA in all maps of a model of width 576
 Set = Callable[[nn.Module, bool], None]
 """Switches a module on or off."""
@@ -123,7 +125,6 @@ class Rows:
         once: tensors with one of several equal rows, by the sites that tell rows apart and the identity of
             the tensor with all rows.
         kept: tensors whose identity is known here, so that no other tensor gets it.
-        alike: what `told_apart` found, by the sites.
         all_at_once: whether a map computes all rows as most of them need it, and the few others again.
     """
 
@@ -132,28 +133,38 @@ class Rows:
     known: Mapping[int, int | None]
     once: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
-    alike: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     all_at_once: bool = False
 
     def told_apart(self, sites: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """The first of the rows that are alike in these sites and in their states, and each row's place."""
-        if sites not in self.alike:
-            kinds, kind = self.kinds(sites)
-            keys = self.node * len(kinds) + kind  # ordered by the node, then by the sites
-            _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-            self.alike[sites] = first, place
-        return self.alike[sites]
+        return _told_apart(self.node.tobytes(), self.on.tobytes(), self.on.shape, sites)
 
     def kinds(self, sites: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """The distinct rows of `on` in these sites, in order, and the place of each row among them."""
-        on = self.on[:, list(sites)]
-        if len(sites) > _MOST_BITS:
-            kinds, kind = np.unique(on, axis=0, return_inverse=True)
-            return kinds, kind.reshape(-1)
-        # As numbers, whose order is that of the rows: sorting those of two axes takes several times as long.
-        numbers = on @ (1 << np.arange(len(sites), dtype=np.int64)[::-1])
-        _, first, kind = np.unique(numbers, return_index=True, return_inverse=True)
-        return on[first], kind
+        return _kinds(self.on.tobytes(), self.on.shape, sites)
+
+
+# The rows of a call are few, and the same in the calls of other batches.
+@lru_cache(maxsize=_KEPT)
+def _kinds(on: bytes, shape: tuple[int, int], sites: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.frombuffer(on, dtype=bool).reshape(shape)[:, list(sites)]
+    if len(sites) > _MOST_BITS:
+        kinds, kind = np.unique(rows, axis=0, return_inverse=True)
+        return kinds, kind.reshape(-1)
+    # As numbers, whose order is that of the rows: sorting those of two axes takes several times as long.
+    numbers = rows @ (1 << np.arange(len(sites), dtype=np.int64)[::-1])
+    _, first, kind = np.unique(numbers, return_index=True, return_inverse=True)
+    return rows[first], kind
+
+
+@lru_cache(maxsize=_KEPT)
+def _told_apart(
+    node: bytes, on: bytes, shape: tuple[int, int], sites: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    kinds, kind = _kinds(on, shape, sites)
+    keys = np.frombuffer(node, dtype=np.int64) * len(kinds) + kind  # ordered by the node, then by the sites
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    return first, place
 
 
 @contextmanager

@@ -116,6 +116,7 @@ class Walk:
         out: list[Tensor | None] = [None] * len(leaves)
         mains = (next(x for x in call.out if isinstance(x, Tensor)) for call in self.recorded.calls)
         most = max(1, min(self.rows * self.units * x.shape[-1] // x.numel() for x in mains))  # copies
+        states = [self._states(leaves, k) for k in range(len(self.recorded.calls))]
         pending, n_calls = [start], len(self.recorded.calls)
         ends: list[Branch] = []
         while pending or ends:
@@ -131,10 +132,9 @@ class Walk:
                 ends.append(self._shortened(branch))
                 continue
             k = branch.call
-            bits = leaves[:, sites_of(self.switched.layers, k)]
-            forks = 1 + np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1))
-            forks = forks[(forks > branch.bounds[0]) & (forks < branch.bounds[-1])]
-            bounds = np.union1d(branch.bounds, forks)
+            bits, forks = states[k]
+            low, high = np.searchsorted(forks, branch.bounds[[0, -1]], "right")
+            bounds = np.union1d(branch.bounds, forks[low:high])
             if len(branch.roots) > 1 and len(bounds) - 1 > most:
                 pending += branch.halves()
                 continue
@@ -142,6 +142,11 @@ class Walk:
                 branch = self._next_stage(branch)
             pending.append(self._advanced(branch, bounds, bits[bounds[:-1]]))
         return torch.stack(out)
+
+    def _states(self, leaves: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The states of a call's sites for every leaf, and the leaves at which they are other than before."""
+        bits = leaves[:, sites_of(self.switched.layers, k)]
+        return bits, 1 + np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1))
 
     def _fill_a_pass(self, ends: Sequence[Branch]) -> bool:
         """Whether finished branches are read now, and not with later ones."""
@@ -267,7 +272,7 @@ class Walk:
     def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
         """The states before the call, of which rows of the call are copies."""
         k = branch.call
-        if len(rows.unique()) < len(branch.roots):
+        if 1 + np.count_nonzero(np.diff(rows.numpy())) < len(branch.roots):  # the rows ascend
             return {}
         return {
             ((), id(given[p])): joined(branch.states[slot], self.recorded.given_axes[k][p])
