@@ -82,32 +82,11 @@ def assemble_results(
     Raises:
         CheckpointError: an output of the intact model is NaN or infinite.
     """
-    described = request.checkpoint.description
-    method = described.method
-    settings = {
-        **request.settings.to_json(),
-        "task": described.task.name,
-        "base": name_of_base(described.base.name),
-        "method": method.summary() if isinstance(method, ImportedMethod) else method.to_json(),
-        "site_parameters": request.model.site_parameters,
-    }
-    if len(request.model.sites) != len(SITES) or request.settings.unit != "span":
-        settings["site_names"] = [site.name for site in request.model.sites]
-    opened = request.checkpoint
-    if opened.quantised or opened.dequantised:
-        stored = "stored quantised, dequantised while it was loaded"
-        settings["base_weights"] = f"quantised with {opened.quantised}" if opened.quantised else stored
-    if described.base.without_pooler_sha256:
-        settings["base_without_pooler"] = described.base.without_pooler_sha256
+    refuse_nonfinite_intact(request, arrays)
+    rows, task = request.examples.rows, request.checkpoint.description.task
+    settings, others = _recorded_settings(request), Arrays()
     if guard is not None:
         settings["guard"] = guard
-    if request.data:
-        settings["data"] = request.data
-    settings["question"] = list(request.question)
-    refuse_nonfinite_intact(request, arrays)
-    rows, others = request.examples.rows, Arrays()
-    if rows.generation is not None:
-        settings["generation"] = rows.generation.to_json() | rows.generation.identity
     if any(groups := rows.groups):
         others["groups"] = np.array(groups)
     if variants.stacks is not None:
@@ -116,12 +95,39 @@ def assemble_results(
     if variants.modules is not None:
         others["modules"] = np.array(variants.modules)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
-    task, own = described.task, _scored(request, variants, arrays, scores)
+    own = _scored(request, variants, arrays, scores)
     return AblationResults(
         variants.masks, np.array(spans, dtype=np.int64), variants.names,
-        scored_of(task.kind, request.metric, task.label_names, own), request.identity,
-        {**settings, "split": rows.name}, **others,
+        scored_of(task.kind, request.metric, task.label_names, own), request.identity, settings, **others,
     )  # fmt: skip
+
+
+def _recorded_settings(request: AblationRequest) -> dict[str, Any]:
+    """What the results say of how they were made."""
+    opened, rows = request.checkpoint, request.examples.rows
+    described = opened.description
+    method = described.method
+    settings = {
+        **request.settings.to_json(),
+        "task": described.task.name,
+        "base": name_of_base(described.base.name),
+        "method": method.summary() if isinstance(method, ImportedMethod) else method.to_json(),
+        "site_parameters": request.model.site_parameters,
+        "question": list(request.question),
+        "split": rows.name,
+    }
+    if len(request.model.sites) != len(SITES) or request.settings.unit != "span":
+        settings["site_names"] = [site.name for site in request.model.sites]
+    if opened.quantised or opened.dequantised:
+        stored = "stored quantised, dequantised while it was loaded"
+        settings["base_weights"] = f"quantised with {opened.quantised}" if opened.quantised else stored
+    if described.base.without_pooler_sha256:
+        settings["base_without_pooler"] = described.base.without_pooler_sha256
+    if request.data:
+        settings["data"] = request.data
+    if rows.generation is not None:
+        settings["generation"] = rows.generation.to_json() | rows.generation.identity
+    return settings
 
 
 def _scored(

@@ -397,20 +397,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     metric = task.metric if asked is None else asked
     if not generation.generate and not any(map(is_task, data)):
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
-    if arguments.settings.precision == "mixed" and not task.about.one_class:
-        raise ResultsError(
-            f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
-            "classes can be checked against rounding; give float32, float64 or bfloat16"
-        )
-    if arguments.settings.precision == "mixed" and about(metric).is_divergence:
-        raise ResultsError(
-            "--precision mixed is not possible with --metric kl: only predicted classes are checked against "
-            "rounding, and not their probabilities; give float32, float64 or bfloat16, or --metric agreement"
-        )
-    if task.about.of_words:
-        refuse_unscorable(metric, task.label_names)
-    if split not in SPLITS:
-        raise DataError(must_be("--split", f"one of {', '.join(SPLITS)}", split))
+    _refuse_what_the_task_lacks(task, metric, arguments)
     source = task
     if data:
         files = {split: tuple(map(with_absolute_paths, data))}
@@ -424,14 +411,37 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     ).examples()  # fmt: skip
     refuse_unknown_tokens(examples.encoded, said.base)
     if task.about.is_language_model:
-        if examples.rows.scored.are_preferences:
-            refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
-        metric = choose_metric(own if asked is None else asked, examples.rows)
-        if about(metric).of_numbers:
-            refuse_without_number([row.choices for row in examples.rows.rows], examples.rows.name)
-        return task, examples, metric
+        metric = _metric_of_rows(opened, examples, own if asked is None else asked)
     return task, examples, metric
+
+
+def _refuse_what_the_task_lacks(task: TaskSpec, metric: str, arguments: AblationArguments) -> None:
+    """Refuse a precision, a metric or a split that the task has not, before anything is read."""
+    if arguments.settings.precision == "mixed" and not task.about.one_class:
+        raise ResultsError(
+            f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
+            "classes can be checked against rounding; give float32, float64 or bfloat16"
+        )
+    if arguments.settings.precision == "mixed" and about(metric).is_divergence:
+        raise ResultsError(
+            "--precision mixed is not possible with --metric kl: only predicted classes are checked against "
+            "rounding, and not their probabilities; give float32, float64 or bfloat16, or --metric agreement"
+        )
+    if task.about.of_words:
+        refuse_unscorable(metric, task.label_names)
+    if arguments.split not in SPLITS:
+        raise DataError(must_be("--split", f"one of {', '.join(SPLITS)}", arguments.split))
+
+
+def _metric_of_rows(opened: OpenedPeft, examples: Examples, asked: str | None) -> str:
+    """The metric of a language model's rows, which may have a default of their own."""
+    if examples.rows.scored.are_preferences:
+        refuse_value_head(opened.folder)
+    metric = choose_metric(asked, examples.rows)
+    if about(metric).of_numbers:
+        refuse_without_number([row.choices for row in examples.rows.rows], examples.rows.name)
+    return metric
 
 
 def _start_of(opened: OpenedPeft) -> Start | None:
