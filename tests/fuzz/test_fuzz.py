@@ -17,6 +17,7 @@ import random
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +48,15 @@ class Verdict:
     words: str = ""
 
 
-def judge(subject: Subject, place: Path, outcome, done: str) -> Verdict:
-    """The class of an outcome."""
-    lines = [line for line in outcome.stderr.replace("\r", "\n").split("\n") if line.strip()]
-    lines = [line for line in lines if not PROGRESS.match(line.strip())]
+def said(outcome, place: Path) -> list[str]:
+    """The lines of standard error without progress, and without the folder of the input."""
+    lines = outcome.stderr.replace("\r", "\n").replace(str(place), "").split("\n")
+    return [line for line in lines if line.strip() and not PROGRESS.match(line.strip())]
+
+
+def judge(subject: Subject, place: Path, outcome, done: str, notes: Sequence[str] = ()) -> Verdict:
+    """The class of an outcome; `notes` are lines that the input as it was has, too."""
+    lines = [line for line in said(outcome, place) if line not in notes]
     last = lines[-1][:300] if lines else ""
     if any(ord(sign) < 32 and sign not in "\n\r\t" for sign in outcome.stdout + outcome.stderr):
         return Verdict("failure", f"control characters reach the terminal: {last!r}")
@@ -85,26 +91,27 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def original(subject, program, sources, tmp_path_factory) -> Path:
-    """The input as it is, ablated once: copied for every mutation."""
+def original(subject, program, sources, tmp_path_factory) -> tuple[Path, list[str]]:
+    """The input as it is, ablated once: copied for every mutation; and what was said of it."""
     place = tmp_path_factory.mktemp(subject.name)
     subject.lay(place, sources)
     outcome = run(subject, program, place)
     assert outcome.code == 0, outcome
     subject.judge(place, "")
     shutil.copytree(place / "out", place / "undisturbed")
-    return place
+    return place, said(outcome, place)
 
 
 def test_one_line_or_the_right_numbers(subject, original, program, tmp_path):
     counts: dict[str, int] = {"refused": 0, "right": 0, "failure": 0}
     failures = []
+    undisturbed, notes = original
     n = max(1, round(TOTAL * subject.share / sum(one.share for one in SUBJECTS)))
     began = time.monotonic()
     for number in range(n) if not ONLY else map(int, ONLY.split(",")):
         draw = random.Random(f"{SEED}/{subject.name}/{number}")
         place = tmp_path / str(number)
-        shutil.copytree(original, place)
+        shutil.copytree(undisturbed, place)
         stale = draw.random() < 0.3 or subject.on_results
         if not stale:
             shutil.rmtree(place / "out")
@@ -114,7 +121,7 @@ def test_one_line_or_the_right_numbers(subject, original, program, tmp_path):
         if subject.reseal:
             subject.reseal(place, draw)
         outcome = run(subject, program, place)
-        verdict = judge(subject, place, outcome, done)
+        verdict = judge(subject, place, outcome, done, notes)
         counts[verdict.kind] += 1
         if os.environ.get("ADAPTER_PROBE_FUZZ_LOG"):
             with open(os.environ["ADAPTER_PROBE_FUZZ_LOG"], "a") as log:
