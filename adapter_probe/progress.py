@@ -22,6 +22,7 @@ SECONDS_BETWEEN_LINES = 30.0  # seconds between lines if stderr is a file
 SECONDS_BETWEEN_WORDS = 30.0  # in a file, for work without a bar
 SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal, to show that the program is running
 _LOADING = "loading"
+_LONGEST_END = 1.0  # seconds that are waited for the thread, which may be writing
 _MANY = 10_000  # units that are shortened, as 1.2M; fewer are whole numbers
 # In a notebook without ipywidgets the bars are text, of which tqdm would warn wherever a library imports it.
 warnings.filterwarnings("ignore", message="IProgress not found")
@@ -121,6 +122,7 @@ class _Status:
         self._shown = 0  # number of characters in the terminal's line
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._ended.set()
+        self._thread = threading.Thread()  # of no activity yet
 
     @contextmanager
     def showing(self, what: str) -> Iterator[None]:
@@ -129,7 +131,8 @@ class _Status:
         self.what, self._since = what, time.monotonic()
         if self._ended.is_set():
             self._ended = ended = threading.Event()
-            threading.Thread(target=self._keep, args=(ended, sys.stderr), daemon=True).start()
+            self._thread = threading.Thread(target=self._keep, args=(ended, sys.stderr), daemon=True)
+            self._thread.start()
         if sys.stderr.isatty():
             self._show(sys.stderr)
         try:
@@ -140,6 +143,8 @@ class _Status:
             self.move_on()
             if not self.what:
                 self._ended.set()
+                # Python kills a thread that is still ending when the process does, within what it runs.
+                self._thread.join(_LONGEST_END)
 
     def move_on(self) -> None:
         """What follows the first part of an activity is no longer loading."""

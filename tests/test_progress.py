@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -96,12 +97,14 @@ def test_no_text_steers_the_terminal(text: str, printed: str):
 
 def test_work_is_named_at_once_and_the_line_is_taken_away(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    threads = threading.enumerate()
     with activity("ablate: loading"):
         assert stderr.getvalue() == "\rablate: loading ..."
         with stage("drawing figures"):
             assert stderr.getvalue().endswith("\rdrawing figures ...")
         print_message("a word")
     assert stderr.getvalue().rstrip("\r ").endswith("a word\n")
+    assert threading.enumerate() == threads  # one that the process's end finds running is killed
 
 
 @KINDS
