@@ -268,7 +268,7 @@ def _is_exact(
             on = np.ones((2, n), dtype=bool)
             on[1, sites] = False
             switch_all(modules, np.ones(n, dtype=bool), switch)
-            with together(layer.module, plan, Rows(np.zeros(2, dtype=int), on, {}), switch):
+            with together(layer.module, plan, Rows(np.zeros(2, np.int64), on, {}), switch):
                 ours = call_again(layer, two)
             for number in range(2):
                 if (variant := on[number].tobytes()) not in owns:

@@ -66,8 +66,7 @@ class Pack:
         width: positions of the row; what follows the last text belongs to none.
         shapes: of the outputs of each length without the copies' axis, once they are known.
         one: inputs and calls for the position of each text that the head reads, see `Replay.one_position`.
-        is_tried: whether the outputs from that position were compared with those of all positions, here or
-            for an earlier batch of such lengths.
+        is_tried: whether the outputs from that position were compared with those of all positions.
     """
 
     inputs: Sequence[Inputs]
@@ -252,8 +251,8 @@ class WithinTexts:
             how: dict[str, Any] = {"scale": scale, "enable_gqa": key.shape[1] != heads}
             each = []
             for group, q in zip(self._groups, asked.split([group.n for group in self._groups], dim=1)):
-                k, v = (_texts_of(x.transpose(1, 2), group).flatten(0, 1) for x in (key, value))
-                own = self.attend(q.flatten(0, 1)[:, :, None], k, v, None, 0.0, False, **how)
+                k, v = (_texts_of(x.transpose(1, 2), group) for x in (key, value))
+                own = self.attend(q[:, :, :, None], k, v, None, 0.0, False, **how)
                 each.append(own[:, :, 0].unflatten(0, (n, group.n)))
             found = torch.cat(each, dim=1)
         out = query.new_empty(n, self._width, heads, found.shape[-1])
@@ -271,9 +270,7 @@ def _texts_of(x: Tensor, group: Group) -> Tensor:
 
 def attend_in_rows(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """PyTorch's attention of ``[n, texts, heads, length, width]``, as ``[n * texts, heads, ...]``."""
-    states = [query, key, value]
-    if query.dim() > 4:
-        states = [x.transpose(2, 3).flatten(0, 1).transpose(1, 2) for x in states]
+    states = (x.transpose(2, 3).flatten(0, 1).transpose(1, 2) for x in (query, key, value))
     return ATTENTION(*states, *args, **kwargs)
 
 

@@ -384,7 +384,7 @@ class Replay:
                 each = [self._recorded(own, read, due and own is inputs[-1]) for own in inputs]
                 calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
                 recorded, row = pack(inputs, calls, axes, self._structure)
-                row.one, row.is_tried = self._at_one_position(inputs), self.packs and not due
+                row.one = self._at_one_position(inputs)
                 row.attention.attend = self.attend
                 walk = Walk(
                     self, self._runner, self._structure, inputs[0], recorded, read, rows, each_pass, pack=row

@@ -119,7 +119,7 @@ class Rows:
     """The rows of a call.
 
     Attributes:
-        node: int ``[rows]``, equal for rows with the same states before the layer.
+        node: int64 ``[rows]``, equal for rows with the same states before the layer.
         on: bool ``[rows, sites]``, which sites are on.
         known: the batch axes of tensors, by identity.
         once: tensors with one of several equal rows, by the sites that tell rows apart and the identity of

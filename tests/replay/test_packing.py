@@ -123,13 +123,16 @@ def test_rounding_in_float32_is_no_mixing():
     assert replay.packs
 
 
+@pytest.mark.parametrize("batches_before", [0, 2])
 @pytest.mark.parametrize("rows", [4096, 40])
-def test_a_head_that_reads_another_position_than_in_the_example(rows):
-    """Its texts are computed at all positions again."""
+def test_a_head_that_reads_another_position_than_in_the_example(rows, batches_before):
+    """Its texts are computed at all positions again, in whichever batch they are."""
     replay = prepared(tuned(llama, ["q_proj", "v_proj"], torch.float64))
     inputs = texts()
     inputs[2]["input_ids"][1, -1] = 99  # ends in the padding token: the head reads the token before it
     masks = np.random.default_rng(0).random((4, len(replay.has_adapter))) < 0.5
+    for _ in range(batches_before):
+        replay.outputs_of_lengths(texts(), masks, rows=rows)
     assert replay.read_position is not None
     found = replay.outputs_of_lengths(inputs, masks, rows=rows)
     for ours, own in zip(found, inputs, strict=True):
